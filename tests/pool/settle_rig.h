@@ -105,4 +105,32 @@ static inline int use_some(far_task *t, void *arg) {
     return err;
 }
 
+
+static inline int give_up_blocks(far_task *t, void *arg) {
+    (void)arg;
+    far_memory *m = far_memory_of(t);
+    far_mutex_lock(&m->lock);
+    far_kept_free(m, true); /* or the block of the reserve would stay */
+    far_mutex_unlock(&m->lock);
+    int err = far_pin_take(t);
+    far_store_enter(t);
+    if (err == 0)
+        err = far_blocks_orphan(t, FAR_GIVE_UP_AT_END);
+    far_store_leave(t);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static inline int adopt_orphans(far_task *t, void *arg) {
+    (void)arg;
+    int err = far_pin_take(t);
+    far_store_enter(t);
+    if (err == 0)
+        err = far_orphans_adopt(t);
+    far_store_leave(t);
+    far_pin_drop(t);
+    return err;
+}
+
 #endif

@@ -322,34 +322,6 @@ static void a_sum_looks_again_at_page_words_of_two_moments(void **state) {
 
 /* ---- Marks ---- */
 
-static int give_up_blocks(far_task *t, void *arg) {
-    far_memory *m = far_memory_of(t);
-    (void)arg;
-    far_mutex_lock(&m->lock);
-    far_kept_free(m, true); /* or the block of the reserve would stay */
-    far_mutex_unlock(&m->lock);
-    int err = far_pin_take(t);
-    far_store_enter(t);
-    if (err == 0)
-        err = far_blocks_orphan(t, FAR_GIVE_UP_AT_END);
-    far_store_leave(t);
-    far_pin_drop(t);
-    return err;
-}
-
-
-static int adopt_orphans(far_task *t, void *arg) {
-    (void)arg;
-    int err = far_pin_take(t);
-    far_store_enter(t);
-    if (err == 0)
-        err = far_orphans_adopt(t);
-    far_store_leave(t);
-    far_pin_drop(t);
-    return err;
-}
-
-
 /* An orphan is adopted while the sweeper reads what is lost in it. (As above.) */
 static void a_sweep_looks_again_at_page_words_of_two_moments(void **state) {
     (void)state;

@@ -58,28 +58,10 @@ static void what_cannot_be_noted_as_retired_is_swept(void **state) {
 }
 
 
-static int give_up_blocks(far_task *t, void *arg) {
-    (void)arg;
-    int err = far_pin_take(t);
-    far_store_enter(t);
-    if (err == 0)
-        err = far_blocks_orphan(t, FAR_GIVE_UP_AT_END);
-    far_store_leave(t);
-    far_pin_drop(t);
-    return err;
-}
-
-
-static int adopt_orphans(far_task *t, void *arg) {
-    (void)arg;
-    int err = far_pin_take(t);
-    far_store_enter(t);
+static int adopt_without_memory(far_task *t, void *arg) {
     fails = true;
-    if (err == 0)
-        err = far_orphans_adopt(t);
+    int err = adopt_orphans(t, arg);
     fails = false;
-    far_store_leave(t);
-    far_pin_drop(t);
     return err;
 }
 
@@ -95,7 +77,7 @@ static void an_orphan_that_cannot_be_noted_is_swept(void **state) {
     hold_blocks(owner, false);
     assert_int_equal(call(owner, give_up_blocks, NULL), 0);
     uint64_t wanted = wanted_so_far(&r);
-    assert_int_equal(call(heir, adopt_orphans, NULL), FAR_ERR_NO_MEMORY);
+    assert_int_equal(call(heir, adopt_without_memory, NULL), FAR_ERR_NO_MEMORY);
     far_sim_sleep(r.world, 20000000);
     assert_true(wanted_so_far(&r) > wanted);
     assert_many(heir, "a");

@@ -69,34 +69,6 @@ static void retired_when_the_sweep_was_heard_of(void **state) {
 }
 
 
-static int give_up_blocks(far_task *t, void *arg) {
-    (void)arg;
-    far_memory *m = far_memory_of(t);
-    far_mutex_lock(&m->lock);
-    far_kept_free(m, true); /* or the block of the reserve would stay */
-    far_mutex_unlock(&m->lock);
-    int err = far_pin_take(t);
-    far_store_enter(t);
-    if (err == 0)
-        err = far_blocks_orphan(t, FAR_GIVE_UP_AT_END);
-    far_store_leave(t);
-    far_pin_drop(t);
-    return err;
-}
-
-
-static int adopt_orphans(far_task *t, void *arg) {
-    (void)arg;
-    int err = far_pin_take(t);
-    far_store_enter(t);
-    if (err == 0)
-        err = far_orphans_adopt(t);
-    far_store_leave(t);
-    far_pin_drop(t);
-    return err;
-}
-
-
 /* Its block was another's when it was retired; who retired it adopts that block. No answer waits for it any more: it is own. So it is
  * black, or a sweep that is not settled would free it a second time. */
 static void retired_while_its_block_was_anothers(void **state) {
