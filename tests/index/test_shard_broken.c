@@ -255,6 +255,33 @@ static void drain_along_a_circle_told(const told *told) {
 TOLD_OF_ALL(drain_along_a_circle);
 
 
+/* The root tells of a doubling to a version that no partition can have: operations and whoever works on the doubling say
+ * so. (Without the largest version in shard_progress_addr: other words of the body count as a progress table, of more
+ * chunks than fit any memory.) */
+static void version_beyond_the_largest_told(const told *told) {
+    static const unsigned versions[] = {SHARD_VERSIONS, SHARD_VERSIONS + 3, 63};
+    for (unsigned i = 0; i < sizeof(versions) / sizeof(versions[0]); i++)
+        for (unsigned phase = SHARD_GROW; phase <= SHARD_DRAIN; phase++) {
+            stage s;
+            open_stage(&s, told, 4, TOLD);
+            put(&s.a, number(1), 1);
+            uint64_t root = true_root(&s), *word = world_bytes(s.world, shard_state_of(s.a.index)->part[0].pcb);
+            uint64_t *body = world_bytes(s.world, body_addr(&s.a));
+            if (SHARD_BODY_PROGRESS + versions[i] < SHARD_BODY_WORDS)
+                body[SHARD_BODY_PROGRESS + versions[i]] = body_addr(&s.a); /* what looks like a progress table */
+            *word = shard_root_next(root, versions[i], phase, true, shard_root_stamp(root) + 1);
+            assert_true(far_session_call(s.a.session, FAR_STATS_OTHER, false, refresh, s.a.index) >= 0);
+            assert_int_equal(shard_root_d(root_of(&s.a)), versions[i]);
+            for (uint64_t n = 1; n <= KEYS; n++)
+                assert_int_equal(insert(&s.a, number(n), 7), FAR_ERR_CORRUPT);
+            assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, work_step, s.a.index),
+                             FAR_ERR_CORRUPT);
+            stage_tear_down(&s);
+        }
+}
+TOLD_OF_ALL(version_beyond_the_largest);
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shrink_that_cannot_be_called_off),
@@ -264,6 +291,7 @@ int main(void) {
         cmocka_unit_test(shrink_along_a_circle),
         cmocka_unit_test(chains_that_go_round),
         cmocka_unit_test(drain_along_a_circle),
+        cmocka_unit_test(version_beyond_the_largest),
         cmocka_unit_test(an_older_layout_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

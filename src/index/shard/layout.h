@@ -98,9 +98,10 @@ static inline uint64_t shard_bucket(uint64_t h, unsigned p, unsigned b, unsigned
 }
 
 
-/* Whether a key of that hash leaves its bucket when the partition goes from version v-1 to v. */
+/* Whether a key of that hash leaves its bucket when the partition goes from version v-1 to v. (Of a version that is broken,
+ * beyond the bits of a hash, either will do.) */
 static inline bool shard_changes(uint64_t h, unsigned p, unsigned b, unsigned v) {
-    return h >> (p + b + v - 1) & 1;
+    return h >> (p + b + v - 1) % 64 & 1;
 }
 
 

@@ -356,8 +356,11 @@ static inline void shard_attempt(shard_try *y) {
     y->phase = shard_root_phase(y->root);
     y->bucket = shard_bucket(y->h, y->st->p, y->st->b, y->d);
     y->graced = y->paired = y->dated = y->child_unwritten = false;
-    if (y->phase == SHARD_GROW) /* else nothing is split */
+    if (y->phase == SHARD_GROW) { /* else nothing is split */
         y->graced = shard_is_graced(y->t, y->st, y->root);
+        if (y->d >= SHARD_VERSIONS) /* the root is broken: there is no such child, nor a parent of it */
+            y->phase = SHARD_STABLE;
+    }
 }
 
 

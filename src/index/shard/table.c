@@ -249,6 +249,11 @@ static int extent_word(far_task *t, const shard_state *st, shard_extents *extent
 }
 
 
+static int beyond_versions(void) {
+    return far_fail(FAR_ERR_CORRUPT, "a partition of a shard index is beyond its largest version");
+}
+
+
 /* Of a segment that this handle does not know yet, or that has extents. */
 static __attribute__((noinline)) int find_bucket(far_task *t, const shard_state *st, shard_partition *part,
                                                  unsigned segment, uint64_t at, far_addr *addr) {
@@ -259,7 +264,7 @@ static __attribute__((noinline)) int find_bucket(far_task *t, const shard_state 
     int err;
     *addr = 0;
     if (segment >= SHARD_VERSIONS)
-        return far_fail(FAR_ERR_CORRUPT, "a partition of a shard index is beyond its largest version");
+        return beyond_versions();
     if (shard_extent_count(st, segment) == 0) {
         if ((err = segment_word(t, st, part, segment, &word)) >= 0 && word)
             *addr = word + at;
@@ -474,6 +479,8 @@ int shard_progress_addr(far_task *t, shard_partition *part, unsigned version, fa
     *addr = shard_table_addr(shard_known(&part->progress, body), version);
     if (*addr)
         return 0;
+    if (version >= SHARD_VERSIONS)
+        return beyond_versions();
     int err = read_body_word(t, part, body, SHARD_BODY_PROGRESS + version, FAR_GRANULE, addr);
     if (err >= 0 && *addr)
         shard_know(&part->progress, body, shard_table(*addr, version));
