@@ -50,7 +50,7 @@ static int make_room(shard_counted *c, uint64_t bucket) {
 static bool leaves(const shard_state *st, uint64_t word, unsigned v) {
     if (!st->inlined)
         return shard_tag_changes(word, v);
-    return shard_kw_rem(word) >> (st->p + st->b + v - 1 - st->implied) & 1;
+    return shard_kw_rem(word) >> (st->p + st->b + v - 1 - st->implied) % 64 & 1;
 }
 
 
@@ -61,6 +61,8 @@ int shard_has_left(far_task *t, shard_state *st, shard_partition *part, const sh
     far_addr child;
     if (!shard_is_splitting(st, header))
         return 0;
+    if (shard_header_v(header) + 1 >= SHARD_VERSIONS)
+        return far_fail(FAR_ERR_CORRUPT, "the version of a bucket of a shard index is broken");
     int err = shard_bucket_addr(t, st, part, image->bucket + (1ull << (st->b + shard_header_v(header))), &child);
     if (err < 0 || child == 0)
         return err;

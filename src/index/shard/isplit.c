@@ -122,7 +122,7 @@ static int write_halves(far_task *t, shard_state *st, const shard_partition *par
 
 
 int shard_i_child(far_task *t, shard_state *st, shard_partition *part, uint64_t parent, unsigned d, far_addr *child) {
-    if (d == 0 || st->p + st->b + d - 1 < st->implied) /* the version of the bucket's header is damaged */
+    if (d == 0 || d >= SHARD_VERSIONS || st->p + st->b + d - 1 < st->implied) /* the version of the bucket's header is damaged */
         return far_fail(FAR_ERR_CORRUPT, "the version of a bucket of a shard index is broken");
     int err = shard_bucket_addr(t, st, part, parent + (1ull << (st->b + d - 1)), child);
     if (err >= 0 && *child == 0)
