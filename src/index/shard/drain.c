@@ -91,6 +91,7 @@ static int prove_end(shard_try *y, far_addr at, uint64_t next) {
         at = next;
         if ((err = shard_follow(y->index, &chain, at)) == 0)
             err = far_read_word(y->t, at + shard_node_bytes(y->st) - 8, &next);
+        y->trips--;
     }
     return err;
 }
@@ -118,7 +119,7 @@ static int drain_chain(shard_try *y, far_addr head, const shard_node *first) {
     shard_node node = *first;
     uint64_t size = shard_node_bytes(y->st);
     int all = drain_node(y, head, &node), err;
-    bool in_front = true, proved = false;
+    bool in_front = true;
     shard_chain chain = {0};
     for (far_addr at = *shard_next_of(y->st, &node); all != SHARD_MORE && all >= 0 && at;) {
         if (y->trips <= 0)
@@ -132,9 +133,10 @@ static int drain_chain(shard_try *y, far_addr head, const shard_node *first) {
         in_front &= err == SHARD_GONE;
         if (err == SHARD_LEFT)
             all = SHARD_LEFT;
-        if (in_front && !proved && (err = prove_end(y, at, *shard_next_of(y->st, &node))) < 0)
+        if (in_front && y->part->ends != head && (err = prove_end(y, at, *shard_next_of(y->st, &node))) < 0)
             return err;
-        proved |= in_front;
+        if (in_front)
+            y->part->ends = head;
         if (!in_front)
             at = *shard_next_of(y->st, &node);
         else if ((err = unlink_node(y, head + size - 8, *shard_next_of(y->st, &node), &at)) < 0)

@@ -92,6 +92,7 @@ typedef struct shard_partition {
     unsigned rest, rests;                /* no memory: so many steps are left out; the next time more */
     unsigned grow_rest, grow_rests;      /* likewise no memory for a doubling, under `growing` */
     uint64_t claim;                      /* as last seen, under `growing` */
+    far_addr ends;                       /* of a drain: the head of the chain that was last seen to have an end */
     uint64_t proved_empty;               /* the root under which, and ... */
     uint64_t empty_buckets, empty_lines; /* ... how much of levels 1 and 2 was seen to be empty; under `working` */
     bool quiet;                          /* this handle has not written to it since housekeeping looked last */

@@ -234,7 +234,7 @@ static uint64_t work_of(uint64_t root) {
 static void forget_chunk(shard_partition *part, uint64_t root, uint32_t bodies) {
     part->work = work_of(root);
     part->work_body = bodies;
-    part->next = part->end = 0;
+    part->next = part->end = part->ends = 0;
     part->has_chunk = part->cursor_through = false;
     part->rest = part->rests = 0;
 }
