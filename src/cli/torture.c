@@ -58,7 +58,7 @@ static int check_flags(torture_flags *f) {
         return cli_wrong_usage("torture", "--memory-nodes takes 1..16");
     if (f->depth < 1 || f->depth > 200)
         return cli_wrong_usage("torture", "--depth takes 1..200");
-    if (f->atomic_bytes != 8 && f->atomic_bytes != 64)
+    if (f->atomic_bytes != 8 && f->atomic_bytes != 16 && f->atomic_bytes != 64)
         return cli_wrong_usage("torture", "--atomic-bytes takes 8 or 64");
     if (t->value_bytes[1] > FAR_VALUE_MAX)
         return cli_wrong_usage("torture", "--value-size: at most %d", FAR_VALUE_MAX);
@@ -238,7 +238,7 @@ int cli_torture(int argc, char **argv) {
         {"keys", CLI_TEXT, &t->keys, "u64|email|prefix", "their kind (u64)"},
         {"value-size", CLI_RANGE_BYTES, t->value_bytes, "N|A..B", "bytes of a value (8..200)"},
         {"faults", CLI_TEXT, &f.faults, "LIST", "of tear,reorder,stall,crash; or none, all (all)"},
-        {"atomic-bytes", CLI_NUMBER, &f.atomic_bytes, "8|64", "the unit at which READs and WRITEs tear (64)"},
+        {"atomic-bytes", CLI_NUMBER, &f.atomic_bytes, "8|16|64", "the unit at which READs and WRITEs tear (64)"},
         {"masked-cas", CLI_SWITCH, &f.masked_cas, "on|off", "does the fabric have it (on)"},
         {"reads-in-order", CLI_SWITCH, &f.reads_in_order, "on|off", "does the fabric keep READs in order (on)"},
         {"questions", CLI_SWITCH, &f.questions, "on|off",

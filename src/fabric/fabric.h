@@ -83,7 +83,7 @@ struct far_batch {
 };
 
 typedef struct far_capabilities {
-    uint32_t atomic_bytes; /* 8 or 64: READs and WRITEs tear at aligned units of this size */
+    uint32_t atomic_bytes; /* 8, 16 or 64: READs and WRITEs tear at aligned units of this size */
     bool masked_cas;
     bool atomics_in_order; /* an atomic takes effect before every verb posted after it */
     bool reads_in_order;   /* a READ samples before every READ posted after it; each client's own: see task/batch.c */

@@ -364,8 +364,7 @@ int far_local_open(const char *rest, far_fabric **opened) {
     fabric->rtt = options.rtt;
     fabric->fabric.ops = options.rtt ? &delayed_ops : &local_ops;
     fabric->fabric.host = &far_host_threads;
-    fabric->fabric.capabilities =
-        (far_capabilities){.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true, .reads_in_order = true};
+    fabric->fabric.capabilities = far_words_capabilities();
     fabric->fabric.rtt = options.rtt ? options.rtt : 1000;
     fabric->fabric.at_once = options.rtt == 0;
     fabric->fabric.runs_in_place = local_post;

@@ -158,8 +158,7 @@ static int open_file(const char *rest, bool existing, far_fabric **opened) {
     }
     fabric->fabric.ops = &shm_ops;
     fabric->fabric.host = &far_host_threads;
-    fabric->fabric.capabilities =
-        (far_capabilities){.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true, .reads_in_order = true};
+    fabric->fabric.capabilities = far_words_capabilities();
     fabric->fabric.rtt = 1000;
     fabric->fabric.at_once = true;
     fabric->fabric.runs_in_place = shm_post;

@@ -1,7 +1,7 @@
-/* Verbs on memory that this process has mapped, for the fabrics `local` and `shm`: word by word with C11 atomics, never
- * memcpy. Loads and read-modify-writes are seq_cst, stores release in rising order, and a full fence stands after every
- * WRITE, because a store buffer would let a later READ overtake it and hide a finished WRITE. Words are lock-free, so
- * all this holds between processes too. */
+/* Verbs on memory that this process has mapped, for the fabrics `local` and `shm`: word by word with C11 atomics, or by
+ * aligned pairs of words where the processor moves them as one, never memcpy. Loads and read-modify-writes are seq_cst,
+ * stores release in rising order, and a full fence stands after every WRITE, because a store buffer would let a later READ
+ * overtake it and hide a finished WRITE. Words are lock-free, so all this holds between processes too. */
 #ifndef FAR_FABRIC_WORDS_H
 #define FAR_FABRIC_WORDS_H
 
@@ -37,103 +37,148 @@ static inline void far_words_store(_Atomic uint64_t *to, const char *from) {
 }
 
 
-/* Two loads of a word each, the first one first. By themselves compilers go by way of other registers, which is half of
- * the instructions of a READ; on this processor a load of an aligned word is atomic and sequentially consistent. */
-static inline far_word_pair far_words_pair(const _Atomic uint64_t *from) {
+/* Whether aligned 16 bytes are read and written as one: Intel and AMD promise it of aligned moves, for processors with
+ * AVX. All who map a memory node are on one host, so all of them do it or none. */
+static inline bool far_words_are_paired(void) {
 #if defined(__x86_64__) && !FAR_TSAN
-    far_word_pair pair;
-    __asm__ volatile("movq %1, %0\n\tmovhps %2, %0" : "=x"(pair) : "m"(from[0]), "m"(from[1]) : "memory");
-    return pair;
+    return __builtin_cpu_supports("avx");
 #else
-    uint64_t first = atomic_load_explicit(from, memory_order_seq_cst);
-    uint64_t second = atomic_load_explicit(from + 1, memory_order_seq_cst);
-    return (far_word_pair){first, second};
-#endif
-}
-
-
-/* Whether the words from there on may be loaded two at a time: Intel and AMD promise for processors with AVX that a
- * load of an aligned 16 bytes is atomic. */
-static inline bool far_words_has_whole_pairs(const _Atomic uint64_t *from) {
-#if defined(__x86_64__) && !FAR_TSAN
-    return (uintptr_t)from % 16 == 0 && __builtin_cpu_supports("avx");
-#else
-    (void)from;
     return false;
 #endif
 }
 
 
-static inline far_word_pair far_words_whole_pair(const _Atomic uint64_t *from) {
+static inline far_capabilities far_words_capabilities(void) {
+    return (far_capabilities){.atomic_bytes = far_words_are_paired() ? 16 : 8,
+                              .masked_cas = true,
+                              .atomics_in_order = true,
+                              .reads_in_order = true};
+}
+
+
+static inline void far_words_load(const _Atomic uint64_t *from, char *to) {
+    uint64_t word = atomic_load_explicit(from, memory_order_seq_cst);
+    memcpy(to, &word, 8);
+}
+
+
+/* paired: the address is aligned, and the two words are of one moment. Else these are two loads, the first one first; by
+ * themselves compilers go by way of other registers then, which is half of the instructions of a READ. (On this processor
+ * an aligned load is sequentially consistent.) */
+static inline __attribute__((always_inline)) void far_words_load_pair(const _Atomic uint64_t *from, char *to,
+                                                                      bool paired) {
 #if defined(__x86_64__) && !FAR_TSAN
     far_word_pair pair;
-    __asm__ volatile("movaps %1, %0" : "=x"(pair) : "m"(*(const far_word_pair *)from) : "memory");
-    return pair;
+    if (paired)
+        __asm__ volatile("movaps %1, %0" : "=x"(pair) : "m"(*(const far_word_pair *)from) : "memory");
+    else
+        __asm__ volatile("movq %1, %0\n\tmovhps %2, %0" : "=x"(pair) : "m"(from[0]), "m"(from[1]) : "memory");
+    memcpy(to, &pair, 16);
 #else
-    return far_words_pair(from);
+    (void)paired;
+    far_words_load(from, to);
+    far_words_load(from + 1, to + 8);
 #endif
 }
 
 
-static inline __attribute__((always_inline)) void far_words_load_pair(const _Atomic uint64_t *from, char *to,
-                                                                      bool whole) {
-    far_word_pair pair = whole ? far_words_whole_pair(from) : far_words_pair(from);
-    memcpy(to, &pair, 16);
+static inline __attribute__((always_inline)) void far_words_store_pair(_Atomic uint64_t *to, const char *from,
+                                                                       bool paired) {
+#if defined(__x86_64__) && !FAR_TSAN
+    if (paired) {
+        far_word_pair pair;
+        memcpy(&pair, from, 16);
+        __asm__ volatile("movaps %1, %0" : "=m"(*(far_word_pair *)to) : "x"(pair) : "memory");
+        return;
+    }
+#endif
+    (void)paired;
+    far_words_store(to, from);
+    far_words_store(to + 1, from + 8);
 }
 
 
 /* By lines and with few stores: those that wait for a cache miss block all later ones, and so the overlap with the next
  * READ. */
 static inline __attribute__((always_inline)) void far_words_read_pairs(const _Atomic uint64_t *from, char *to,
-                                                                       size_t words, bool whole) {
+                                                                       size_t words, bool paired) {
     for (size_t left = words / FAR_MANY_WORDS; left > 0; left--, from += FAR_MANY_WORDS, to += 8 * FAR_MANY_WORDS) {
 #pragma GCC unroll 16
         for (int i = 0; i < FAR_MANY_WORDS; i += 2)
-            far_words_load_pair(from + i, to + 8 * i, whole);
+            far_words_load_pair(from + i, to + 8 * i, paired);
         __asm__("" : "+r"(from), "+r"(to)); /* gcc would work out a second time where the loop ends */
     }
     for (size_t lines = words % FAR_MANY_WORDS / FAR_LINE_WORDS; lines > 0;
          lines--, from += FAR_LINE_WORDS, to += 8 * FAR_LINE_WORDS) {
 #pragma GCC unroll 4
         for (int i = 0; i < FAR_LINE_WORDS; i += 2)
-            far_words_load_pair(from + i, to + 8 * i, whole);
+            far_words_load_pair(from + i, to + 8 * i, paired);
         __asm__("" : "+r"(from), "+r"(to));
     }
     if (words & 4) {
-        far_words_load_pair(from, to, whole);
-        far_words_load_pair(from + 2, to + 16, whole);
+        far_words_load_pair(from, to, paired);
+        far_words_load_pair(from + 2, to + 16, paired);
         from += 4;
         to += 32;
     }
     if (words & 2) {
-        far_words_load_pair(from, to, whole);
+        far_words_load_pair(from, to, paired);
         from += 2;
         to += 16;
     }
-    if (words & 1) {
-        uint64_t word = atomic_load_explicit(from, memory_order_seq_cst);
-        memcpy(to, &word, 8);
+    if (words & 1)
+        far_words_load(from, to);
+}
+
+
+static inline __attribute__((always_inline)) void far_words_write_pairs(_Atomic uint64_t *to, const char *from,
+                                                                        size_t words, bool paired) {
+    for (; words >= 4; words -= 4, to += 4, from += 32) {
+        far_words_store_pair(to, from, paired);
+        far_words_store_pair(to + 2, from + 16, paired);
+        __asm__("" : "+r"(from), "+r"(to)); /* as above */
     }
+    if (words & 2) {
+        far_words_store_pair(to, from, paired);
+        to += 2;
+        from += 16;
+    }
+    if (words & 1)
+        far_words_store(to, from);
+}
+
+
+/* Whether the first word is the second half of a pair. */
+static inline bool far_words_begin_within_pair(const _Atomic uint64_t *words) {
+    return (uintptr_t)words % 16 != 0;
 }
 
 
 static inline __attribute__((always_inline)) void far_words_read(const _Atomic uint64_t *from, char *to, size_t words) {
-    if (far_words_has_whole_pairs(from))
-        far_words_read_pairs(from, to, words, true);
-    else
+    if (!far_words_are_paired()) {
         far_words_read_pairs(from, to, words, false);
+        return;
+    }
+    if (far_words_begin_within_pair(from)) {
+        far_words_load(from++, to);
+        to += 8;
+        words--;
+    }
+    far_words_read_pairs(from, to, words, true);
 }
 
 
 static inline void far_words_write(_Atomic uint64_t *to, const char *from, size_t words) {
-    for (; words >= 4; words -= 4, to += 4, from += 32) {
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++)
-            far_words_store(to + i, from + 8 * i);
-        __asm__("" : "+r"(from), "+r"(to)); /* as above */
+    if (!far_words_are_paired()) {
+        far_words_write_pairs(to, from, words, false);
+        return;
     }
-    for (; words > 0; words--, to++, from += 8)
-        far_words_store(to, from);
+    if (far_words_begin_within_pair(to)) {
+        far_words_store(to++, from);
+        from += 8;
+        words--;
+    }
+    far_words_write_pairs(to, from, words, true);
 }
 
 

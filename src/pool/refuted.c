@@ -21,7 +21,7 @@ static unsigned bits_of(uint64_t word) {
 
 const char *far_refuted_text(unsigned refuted, char text[FAR_REFUTED_TEXT]) {
     static const char *const names[] = {"reads_in_order", "atomics_in_order", "atomic_bytes=64",
-                                        "a rule of every fabric"};
+                                        "a rule of every fabric", "atomic_bytes=16"};
     int length = 0;
     text[0] = 0;
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -55,12 +55,14 @@ int far_refuted_apply(far_pool *pool, uint64_t word, far_capabilities *agreed) {
             "%s: a self-test has refuted a rule that every fabric must keep: this one cannot be used "
             "('farindex dump --all --ignore-refuted' saves what it holds, 'farindex selftest --forget' tries again)",
             uri);
-    if (refuted & FAR_REFUTED_UNITS && agreed->atomic_bytes > 8)
+    if (refuted & FAR_REFUTED_UNITS && agreed->atomic_bytes > 16)
         return far_fail(FAR_ERR_UNSUPPORTED,
                         "%s: a self-test has refuted units of %u bytes, on which the pool relies: make a new pool with "
                         "atomic_bytes=8 ('farindex dump --all --ignore-refuted' saves what it holds, "
                         "'farindex selftest --forget' tries again)",
                         uri, agreed->atomic_bytes);
+    if (refuted & FAR_REFUTED_PAIRS && agreed->atomic_bytes == 16)
+        agreed->atomic_bytes = 8;
     if (refuted & FAR_REFUTED_ATOMICS_IN_ORDER)
         agreed->atomics_in_order = false;
     if (refuted & FAR_REFUTED_READS_IN_ORDER) {
@@ -78,8 +80,10 @@ int far_refuted_apply(far_pool *pool, uint64_t word, far_capabilities *agreed) {
 static const char *reason_to_end(const far_capabilities *relies, unsigned refuted) {
     if (refuted & FAR_REFUTED_RULE)
         return "a self-test has refuted a rule that every fabric must keep";
-    if (refuted & FAR_REFUTED_UNITS && relies->atomic_bytes > 8)
+    if (refuted & FAR_REFUTED_UNITS && relies->atomic_bytes > 16)
         return "a self-test has refuted units of 64 bytes, on which the pool relies";
+    if (refuted & FAR_REFUTED_PAIRS && relies->atomic_bytes == 16)
+        return "a self-test has refuted units of 16 bytes: open the pool again, to do without";
     if (refuted & FAR_REFUTED_ATOMICS_IN_ORDER && relies->atomics_in_order)
         return "a self-test has refuted that atomics keep their order: open the pool again, to do without";
     return NULL;

@@ -118,8 +118,15 @@ static uint64_t check_word(const far_geometry *g) {
 }
 
 
+static const uint64_t units[] = {8, 16, 64};
+enum { UNITS = sizeof(units) / sizeof(units[0]) };
+
+
 static bool capabilities_are_known(uint64_t word) {
-    return (word >> 18) == 0 && ((word & 0xffff) == 8 || (word & 0xffff) == 64);
+    bool known = false;
+    for (unsigned i = 0; i < UNITS; i++)
+        known |= (word & 0xffff) == units[i];
+    return known && (word >> 18) == 0;
 }
 
 
@@ -335,8 +342,8 @@ static bool it_was(const evidence *e, uint64_t id, uint64_t capabilities, bool s
 
 static bool find_constants(const evidence *e, far_geometry *g) {
     uint64_t id = e->image->words[FAR_SUPER_POOL_ID / 8], capabilities = e->image->words[FAR_SUPER_CAPABILITIES / 8];
-    for (uint64_t other = 0; other < 8; other++)
-        if (it_was(e, id, (other & 1 ? 8 : 64) | (other >> 1) << 16, true, g))
+    for (uint64_t other = 0; other < 4 * UNITS; other++)
+        if (it_was(e, id, units[other % UNITS] | (other / UNITS) << 16, true, g))
             return true;
     for (unsigned n = 1; n < e->fabric->nodes; n++)
         if (it_was(e, e->headers[n].pool_id, capabilities, true, g))

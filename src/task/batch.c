@@ -525,7 +525,7 @@ int far_write_now(far_task *t, far_addr addr, const void *from, size_t bytes) {
 }
 
 
-void far_write_hidden(far_task *t, far_addr addr, const void *from, size_t bytes) {
+void far_write_ahead(far_task *t, far_addr addr, const void *from, size_t bytes) {
     _Atomic uint64_t *words;
     if (alone_at_once(t, FAR_WRITE, addr, bytes, 0, &words))
         write_at_once(t, words, from, bytes);
@@ -552,6 +552,14 @@ int far_write_word(far_task *t, far_addr addr, uint64_t word) {
 }
 
 
+/* By a CAS that runs at once. */
+static inline uint64_t cas_at_once(far_task *t, _Atomic uint64_t *word, uint64_t expected, uint64_t desired) {
+    uint64_t found = far_words_cas(word, expected, desired);
+    t->stats->cas_failed += found != expected;
+    return found;
+}
+
+
 static __attribute__((noinline)) int wait_for_cas(far_task *t, far_addr addr, uint64_t expected, uint64_t desired,
                                                   uint64_t *old) {
     far_cas(t, addr, expected, desired, old);
@@ -563,9 +571,31 @@ int far_cas_word(far_task *t, far_addr addr, uint64_t expected, uint64_t desired
     _Atomic uint64_t *word;
     if (!alone_at_once(t, FAR_CAS, addr, 8, 1, &word))
         return wait_for_cas(t, addr, expected, desired, old);
-    uint64_t found = far_words_cas(word, expected, desired);
-    t->stats->cas_failed += found != expected;
+    uint64_t found = cas_at_once(t, word, expected, desired);
     if (old)
         *old = found;
+    return 0;
+}
+
+
+static __attribute__((noinline)) int wait_for_cas_and_read(far_task *t, far_addr word, uint64_t expected,
+                                                           uint64_t desired, uint64_t *old, far_addr addr, void *to,
+                                                           size_t bytes) {
+    far_cas(t, word, expected, desired, old);
+    far_read(t, addr, to, bytes);
+    return far_wait(t);
+}
+
+
+int far_cas_and_read(far_task *t, far_addr word, uint64_t expected, uint64_t desired, uint64_t *old, far_addr addr,
+                     void *to, size_t bytes) {
+    _Atomic uint64_t *at, *words;
+    bool sound = is_sound(t->session->conn->fabric, word, 8); /* both are, or nothing happens */
+    if (!sound || !alone_at_once(t, FAR_READ, addr, bytes, 1, &words))
+        return wait_for_cas_and_read(t, word, expected, desired, old, addr, to, bytes);
+    at = far_words_at(t->session->conn->fabric->memory, word);
+    t->stats->cas++;
+    *old = cas_at_once(t, at, expected, desired);
+    far_words_read(words, to, bytes / 8);
     return 0;
 }

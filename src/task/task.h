@@ -52,15 +52,20 @@ void far_forget(far_task *t);
 int far_read_now(far_task *t, far_addr addr, void *to, size_t bytes, unsigned flags);
 int far_write_now(far_task *t, far_addr addr, const void *from, size_t bytes);
 
-/* As far_write, of memory that nobody else knows of yet, ahead of verbs that are waited for: its place in time does not
- * matter. On mapped memory it takes effect at once, and is of the round trip of the next wait. */
-void far_write_hidden(far_task *t, far_addr addr, const void *from, size_t bytes);
+/* As far_write, ahead of verbs that are waited for, of memory that nobody else knows of yet or that is locked: its place
+ * in time does not matter. On mapped memory it takes effect at once, and is of the round trip of the next wait; it cannot be
+ * given up any more then. */
+void far_write_ahead(far_task *t, far_addr addr, const void *from, size_t bytes);
 
 /* A word as an atomic sees it, in one round trip each. */
 int far_read_word(far_task *t, far_addr addr, uint64_t *word);
 int far_write_word(far_task *t, far_addr addr, uint64_t word);
 int far_cas_word(far_task *t, far_addr addr, uint64_t expected, uint64_t desired,
                  uint64_t *old); /* won: *old == expected; old may be NULL */
+
+/* A CAS, and a READ put behind it, in one round trip: how a lock is taken. On mapped memory they need no batch. */
+int far_cas_and_read(far_task *t, far_addr word, uint64_t expected, uint64_t desired, uint64_t *old, far_addr addr,
+                     void *to, size_t bytes);
 
 /* Memory of this task, gone when it ends (after its unwaited verbs too); usable for verbs on every fabric. 16-byte
  * aligned, not zeroed; NULL when the process is out of memory. */

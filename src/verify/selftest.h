@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FAR_SELFTESTS           17
+#define FAR_SELFTESTS           18
 #define FAR_SELFTEST_NODE_LEAST (4u << 20) /* bytes of a memory node */
 
 typedef struct far_selftest_result {

@@ -120,6 +120,11 @@ static int look_at_words(far_task *t, side *s) {
 }
 
 
+static int look_at_two_words(far_task *t, side *s) {
+    return look_at_units(t, s, 16);
+}
+
+
 static int look_at_lines(far_task *t, side *s) {
     return look_at_units(t, s, LINE);
 }
@@ -268,6 +273,11 @@ static bool always(const far_capabilities *can) {
 }
 
 
+static bool has_pairs(const far_capabilities *can) {
+    return can->atomic_bytes == 16;
+}
+
+
 static bool has_lines(const far_capabilities *can) {
     return can->atomic_bytes >= LINE;
 }
@@ -300,6 +310,8 @@ const rule far_selftest_rules[FAR_SELFTESTS - 1] = {
     ORDER_OF_READS("... far apart, cold", FAR_APART, true),
     ORDER_OF_READS("... on two NUMA nodes, cold", TWO_NUMA_NODES, true),
     {"words of 8 bytes never tear", NULL, FAR_REFUTED_RULE, always, write_images, look_at_words, 2, NULL, 0, false},
+    {"units of 16 bytes never tear", "atomic_bytes=16", FAR_REFUTED_PAIRS, has_pairs, write_images, look_at_two_words,
+     2, NULL, 0, false},
     {"units of 64 bytes never tear", "atomic_bytes=64", FAR_REFUTED_UNITS, has_lines, write_images, look_at_lines, 2,
      NULL, 0, false},
     {"a WRITE becomes visible in rising order", NULL, FAR_REFUTED_RULE, always, write_images, look_backwards, 2, NULL,

@@ -165,7 +165,7 @@ static void malformed_uris_are_refused(void **state) {
         "sim:nic=cx7",
         "sim:atomic_bytes=0",
         "sim:atomic_bytes=7",
-        "sim:atomic_bytes=16",
+        "sim:atomic_bytes=32",
         "sim:atomic_bytes=128",
         "sim:masked_cas=maybe",
         "sim:masked_cas=",

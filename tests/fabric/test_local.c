@@ -1,5 +1,5 @@
 /* The local fabric keeps the contract between threads. */
-#include "fabric/fabric.h"
+#include "fabric/words.h"
 #include "farindex.h"
 #include "pool/handle.h"
 #include "two_processors.h"
@@ -159,6 +159,68 @@ static void a_write_becomes_visible_in_rising_order(void **state) {
     worker workers[2];
     with_threads(2, write_rising_read_falling, workers);
     assert_int_equal(workers[1].wrong, 0);
+}
+
+
+enum { PAIRS_AT = 16384, PAIRS_WORDS = 40 };
+
+
+/* Stretches that begin and end at any word. */
+static void *write_and_read_stretches(void *arg) {
+    worker *w = arg;
+    pin_to_processor(w->number);
+    for (uint64_t i = 1; i <= ROUNDS; i++) {
+        uint64_t image[PAIRS_WORDS];
+        uint32_t skip = (uint32_t)(i % 5), words = PAIRS_WORDS - skip - (uint32_t)(i / 5 % 3);
+        far_verb verb = {.addr = PAIRS_AT + 8 * skip, .local = image, .length = 8 * words};
+        for (unsigned k = 0; k < words; k++)
+            image[k] = i;
+        verb.kind = w->number == 0 ? FAR_WRITE : FAR_READ;
+        run(w->conn, verb);
+        for (unsigned k = skip + skip % 2; w->number && k + 1 < skip + words; k += 2)
+            w->wrong += k >= 4 && k < PAIRS_WORDS - 6 && image[k - skip] != image[k + 1 - skip];
+    }
+    return NULL;
+}
+
+
+/* Where the fabric says so: words that are written as a pair are read as one, wherever the verbs begin. */
+static void pairs_of_words_never_tear(void **state) {
+    (void)state;
+    worker workers[2];
+    far_capabilities can = far_words_capabilities();
+    with_threads(2, write_and_read_stretches, workers);
+    if (can.atomic_bytes == 16)
+        assert_int_equal(workers[1].wrong, 0);
+}
+
+
+/* Every beginning and every length: what is written is there, and nothing beside it. */
+static void stretches_are_written_and_read_whole(void **state) {
+    (void)state;
+    enum { ROOM = 90 };
+    worker w[1];
+    far_fabric *fabric;
+    assert_int_equal(far_local_open("1M", &fabric), 0);
+    memset(w, 0, sizeof(w));
+    assert_int_equal(fabric->ops->connect(fabric, &w->parker, &w->conn), 0);
+    for (uint32_t skip = 0; skip < 5; skip++)
+        for (uint32_t words = 1; words <= 80; words++) {
+            uint64_t clear[ROOM] = {0}, image[ROOM], seen[ROOM];
+            for (unsigned i = 0; i < ROOM; i++)
+                image[i] = 1000 * skip + i + 1;
+            run(w->conn, (far_verb){.kind = FAR_WRITE, .addr = 4096, .local = clear, .length = sizeof(clear)});
+            run(w->conn, (far_verb){.kind = FAR_WRITE, .addr = 4096 + 8 * skip, .local = image, .length = 8 * words});
+            run(w->conn, (far_verb){.kind = FAR_READ, .addr = 4096, .local = seen, .length = sizeof(seen)});
+            for (unsigned i = 0; i < ROOM; i++)
+                assert_int_equal(seen[i], i >= skip && i < skip + words ? image[i - skip] : 0);
+            memset(seen, 0, sizeof(seen));
+            run(w->conn, (far_verb){.kind = FAR_READ, .addr = 4096 + 8 * skip, .local = seen, .length = 8 * words});
+            for (unsigned i = 0; i < ROOM; i++)
+                assert_int_equal(seen[i], i < words ? image[i] : 0);
+        }
+    fabric->ops->disconnect(w->conn);
+    fabric->ops->close(fabric);
 }
 
 
@@ -327,6 +389,8 @@ int main(void) {
         cmocka_unit_test(a_finished_write_is_seen_by_every_later_read),
         cmocka_unit_test(faa_cas_and_masked_cas_are_mutually_atomic),
         cmocka_unit_test(a_write_becomes_visible_in_rising_order),
+        cmocka_unit_test(pairs_of_words_never_tear),
+        cmocka_unit_test(stretches_are_written_and_read_whole),
         cmocka_unit_test(masks_select_bits),
         cmocka_unit_test(the_same_name_is_the_same_memory_until_the_last_handle),
         cmocka_unit_test(malformed_uris_are_refused_with_words),

@@ -34,7 +34,7 @@ static void bad_options_are_refused_with_words(void **state) {
         "size=1T",
         "size=100",
         "size=5000",
-        "atomic_bytes=16",
+        "atomic_bytes=32",
         "atomic_bytes=65",
         "masked_cas=maybe",
         "nic=cx7",

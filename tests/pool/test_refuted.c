@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-#define WORDS "local:8M?name=refuted" /* units of 8 bytes */
+#define WORDS "local:8M?name=refuted" /* units of a word, or of two */
+#define PAIRS "sim:size=8M,faults=none,name=pairs,atomic_bytes=16"
 #define LINES "sim:size=8M,faults=none,name=refuted"
 
 static far_pool *maker; /* keeps the pool alive */
@@ -39,6 +40,13 @@ static int close_maker(void **state) {
 static int make_words(void **state) {
     (void)state;
     maker = open_pool(WORDS, 1);
+    return 0;
+}
+
+
+static int make_pairs(void **state) {
+    (void)state;
+    maker = open_pool(PAIRS, 1);
     return 0;
 }
 
@@ -144,6 +152,22 @@ static void a_pool_that_relies_on_refuted_units_is_refused_and_others_are_not(vo
         expect_refusal(LINES, FAR_ERR_UNSUPPORTED, "make a new pool with atomic_bytes=8");
     else
         far_pool_close(open_pool(WORDS, 0));
+}
+
+
+/* No layout rests on them. */
+static void who_opens_the_pool_goes_without_pairs(void **state) {
+    (void)state;
+    far_pool *pool = open_pool(PAIRS, 0);
+    assert_int_equal(pool->geometry.capabilities.atomic_bytes, 16);
+    assert_int_equal(by_maker(record, FAR_REFUTED_PAIRS), FAR_REFUTED_PAIRS);
+    far_pool *later = open_pool(PAIRS, 0);
+    assert_int_equal(later->geometry.capabilities.atomic_bytes, 8);
+    far_pool_close(later);
+    far_refuted_learn(pool,
+                      FAR_REFUTED_MARK << 32 | FAR_REFUTED_PAIRS); /* its open indexes have chosen their protocol */
+    assert_non_null(strstr(atomic_load(&pool->fabric->gone), "units of 16 bytes"));
+    far_pool_close(pool);
 }
 
 
@@ -365,6 +389,7 @@ int main(void) {
         ON(who_opens_the_pool_goes_without_the_order_of_atomics, make_words),
         ON(a_pool_that_relies_on_refuted_units_is_refused_and_others_are_not, make_words),
         ON(a_pool_that_relies_on_refuted_units_is_refused_and_others_are_not, make_lines),
+        ON(who_opens_the_pool_goes_without_pairs, make_pairs),
         ON(nobody_uses_a_fabric_that_breaks_a_rule_of_all, make_words),
         ON(the_record_grows_until_it_is_forgotten, make_words),
         ON(two_self_tests_at_once_both_go_on_record, make_words),

@@ -157,22 +157,56 @@ static void reads_of_any_length_from_any_word(void **state) {
 }
 
 
+/* Alone, behind open verbs, and with an address outside the pool: then neither of the two is run. */
+static int locks_with_reads(far_task *t, void *arg) {
+    (void)arg;
+    uint64_t image[3] = {1, 2, 3}, back[3] = {0}, old = 0, word = 9;
+    assert_int_equal(far_write_now(t, A, image, sizeof(image)), 0);
+    assert_int_equal(far_cas_and_read(t, A + 8, 2, 20, &old, A, back, sizeof(back)), 0);
+    assert_true(old == 2 && back[0] == 1 && back[1] == 20 && back[2] == 3);
+    far_write(t, A, &word, 8);
+    assert_int_equal(far_cas_and_read(t, A + 8, 2, 30, &old, A, back, sizeof(back)), 0);
+    assert_true(old == 20 && back[0] == 9 && back[1] == 20);
+    const far_addr outside = far_addr_make(1, 1 << 20);
+    assert_int_equal(far_cas_and_read(t, A + 8, 20, 40, &old, outside, back, 8), FAR_ERR_CORRUPT);
+    assert_int_equal(far_cas_and_read(t, outside, 20, 40, &old, A, back, 8), FAR_ERR_CORRUPT);
+    assert_int_equal(far_read_word(t, A + 8, &word), 0);
+    assert_int_equal(word, 20);
+    return 0;
+}
+
+
+static void a_cas_and_a_read_behind_it_are_one_trip(void **state) {
+    ground *g = *state;
+    for (unsigned background = 0; background < 2; background++) {
+        far_op_kind kind = background ? FAR_OP_PUT : FAR_OP_GET;
+        assert_int_equal(far_session_call(g->session, kind, background, locks_with_reads, NULL), 0);
+        const far_stats *s = &g->session->stats[kind];
+        assert_int_equal(s->round_trips, background ? 0 : 4);
+        assert_int_equal(s->background_round_trips, background ? 4 : 0);
+        assert_int_equal(s->background_verbs, background ? 7 : 0);
+        assert_true(s->reads == 3 && s->writes == 2 && s->cas == 2 && s->cas_failed == 1);
+        assert_int_equal(s->bytes_read, 24 + 24 + 8);
+    }
+}
+
+
 /* A WRITE of memory that nobody else knows of, then one that comes behind an open verb and keeps its place. */
 static int hidden_writes(far_task *t, void *arg) {
     (void)arg;
     uint64_t image[4] = {1, 2, 3, 4}, back[4] = {0}, old = 0;
     bool mapped = far_task_fabric(t)->at_once && !t->background;
-    far_write_hidden(t, A, image, sizeof(image));
+    far_write_ahead(t, A, image, sizeof(image));
     assert_int_equal(!t->open || t->open->batch.count == 0, mapped);
     assert_int_equal(far_read_now(t, A, back, sizeof(back), 0), 0);
     assert_memory_equal(back, image, sizeof(image));
     far_cas(t, A, 1, 10, &old);
     image[0] = 20;
-    far_write_hidden(t, A, image, sizeof(image));
+    far_write_ahead(t, A, image, sizeof(image));
     assert_int_equal(far_read_now(t, A, back, sizeof(back), 0), 0);
     assert_memory_equal(back, image, sizeof(image));
     assert_int_equal(old, 1);
-    far_write_hidden(t, B, image, sizeof(image));
+    far_write_ahead(t, B, image, sizeof(image));
     return far_cas_word(t, A, 20, 21, &old);
 }
 
@@ -197,7 +231,7 @@ static void hidden_writes_are_of_the_trip_that_follows(void **state) {
 
 
 /* What a session does that must not do anything any more; *arg: by which call. */
-enum { BY_BATCH, BY_WRITE_NOW, BY_WRITE_WORD, BY_CAS_WORD, BEHIND_ANOTHER, HIDDEN, WAYS };
+enum { BY_BATCH, BY_WRITE_NOW, BY_WRITE_WORD, BY_CAS_WORD, BY_CAS_AND_READ, BEHIND_ANOTHER, HIDDEN, WAYS };
 
 
 static int write_too_late(far_task *t, void *arg) {
@@ -209,11 +243,13 @@ static int write_too_late(far_task *t, void *arg) {
         return far_write_word(t, B, word);
     case BY_CAS_WORD:
         return far_cas_word(t, B, 0, word, &old);
+    case BY_CAS_AND_READ:
+        return far_cas_and_read(t, B, 0, word, &old, A, &word, 8);
     case BEHIND_ANOTHER:
         far_write(t, B, &word, 8);
         return far_read_now(t, A, &word, 8, 0);
     case HIDDEN:
-        far_write_hidden(t, B, &word, 8);
+        far_write_ahead(t, B, &word, 8);
         return far_wait(t);
     default:
         far_write(t, B, &word, 8);
@@ -659,6 +695,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(verbs_do_what_they_say_and_are_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(single_verbs_are_one_trip_each_with_what_is_open, set_up, tear_down),
         cmocka_unit_test_setup_teardown(single_verbs_are_one_trip_each_with_what_is_open, set_up_slow, tear_down),
+        cmocka_unit_test_setup_teardown(a_cas_and_a_read_behind_it_are_one_trip, set_up, tear_down),
         cmocka_unit_test_setup_teardown(hidden_writes_are_of_the_trip_that_follows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(hidden_writes_are_of_the_trip_that_follows, set_up_slow, tear_down),
         cmocka_unit_test_setup_teardown(reads_of_any_length_from_any_word, set_up, tear_down),

@@ -52,6 +52,11 @@ static void say_atomics_in_order(far_capabilities *can) {
 }
 
 
+static void say_pairs(far_capabilities *can) {
+    can->atomic_bytes = 16;
+}
+
+
 static void say_lines(far_capabilities *can) {
     can->atomic_bytes = 64;
 }
@@ -63,6 +68,7 @@ static void fabrics_keep_what_they_say(void **state) {
     assert_null(refuted("sim:size=16M,memory_nodes=2,faults=all", NULL));
     assert_null(refuted("sim:size=16M,faults=all,atomics_in_order=on,masked_cas=off", NULL));
     assert_null(refuted("sim:size=16M,faults=all,reads_in_order=off,atomic_bytes=8", NULL));
+    assert_null(refuted("sim:size=16M,faults=all,atomic_bytes=16", NULL));
 }
 
 
@@ -71,6 +77,8 @@ static void who_lies_is_found_out(void **state) {
     assert_string_equal(refuted("sim:size=16M,faults=all,reads_in_order=off", say_reads_in_order), "reads_in_order");
     assert_string_equal(refuted("sim:size=16M,faults=all", say_atomics_in_order), "atomics_in_order");
     assert_string_equal(refuted("sim:size=16M,faults=all,atomic_bytes=8", say_lines), "atomic_bytes=64");
+    assert_string_equal(refuted("sim:size=16M,faults=all,atomic_bytes=16", say_lines), "atomic_bytes=64");
+    assert_string_equal(refuted("sim:size=16M,faults=all,atomic_bytes=8", say_pairs), "atomic_bytes=16");
 }
 
 

@@ -6,7 +6,7 @@
  * its own virtual far_host. The world ends with its last handle. Options are a list "name=value,name=value":
  *
  *   seed=1 memory_nodes=1 size=64M (each node) name=N
- *   atomic_bytes=64|8 masked_cas=on|off atomics_in_order=on|off reads_in_order=on|off
+ *   atomic_bytes=64|16|8 masked_cas=on|off atomics_in_order=on|off reads_in_order=on|off
  *   questions=off|on     claims and questions about life take messages to the nodes and back, as over a network
  *   nic=cx6|cx5, and each parameter of it: read_mops write_mops atomic_mops word_mops bandwidth (GB/s)
  *       rtt_read rtt_write rtt_atomic wire (durations: 2350, 2350ns, 2.35us)

@@ -263,8 +263,8 @@ int sim_parse(const char *rest, sim_config *config) {
         error = parse_list(rest, config, false);
     if (error)
         return error;
-    if (config->atomic_bytes != 8 && config->atomic_bytes != 64)
-        return far_fail(FAR_ERR_INVALID, "sim: atomic_bytes is 8 or 64");
+    if (config->atomic_bytes != 8 && config->atomic_bytes != 16 && config->atomic_bytes != 64)
+        return far_fail(FAR_ERR_INVALID, "sim: atomic_bytes is 8, 16 or 64");
     if (config->size % 4096)
         return far_fail(FAR_ERR_INVALID, "sim: size must be a multiple of 4096");
     return 0;

@@ -134,20 +134,31 @@ static void put_reads(shard_try *y, shard_image *image, shard_beside *beside) {
 }
 
 
-/* The latch is held: takes the lock, a word of the bucket, and reads the bucket, in one batch. An atomic and a READ
- * have no order: that the 8-byte READ shows our lock proves that the READs after it ran under the lock. */
-int shard_lock_and_read(shard_try *y, shard_image *image, unsigned word, uint64_t expected, uint64_t mine,
-                        uint64_t *old, shard_beside *beside) {
+/* Where an atomic and a READ have no order, an 8-byte READ stands between them: if it shows our lock, the READs after
+ * it ran under the lock. */
+static __attribute__((noinline)) int lock_and_read_beside(shard_try *y, shard_image *image, far_addr lock,
+                                                          uint64_t expected, uint64_t mine, uint64_t *old,
+                                                          shard_beside *beside) {
     uint64_t seen = mine;
-    far_cas(y->t, image->addr + 8 * word, expected, mine, old);
+    far_cas(y->t, lock, expected, mine, old);
     if (!far_task_capabilities(y->t)->atomics_in_order)
-        far_read(y->t, image->addr + 8 * word, &seen, 8);
+        far_read(y->t, lock, &seen, 8);
     put_reads(y, image, beside);
     int err = far_wait(y->t);
-    if (err >= 0 && *old == expected && seen != mine) {
-        put_reads(y, image, beside);
-        err = far_wait(y->t);
-    }
+    if (err < 0 || *old != expected || seen == mine)
+        return err;
+    put_reads(y, image, beside);
+    return far_wait(y->t);
+}
+
+
+/* The latch is held: takes the lock, a word of the bucket, and reads the bucket, in one batch. */
+int shard_lock_and_read(shard_try *y, shard_image *image, unsigned word, uint64_t expected, uint64_t mine,
+                        uint64_t *old, shard_beside *beside) {
+    far_addr lock = image->addr + 8 * word;
+    int err = beside || !far_task_capabilities(y->t)->atomics_in_order
+                  ? lock_and_read_beside(y, image, lock, expected, mine, old, beside)
+                  : far_cas_and_read(y->t, lock, expected, mine, old, image->addr, image->w, SHARD_BUCKET_BYTES);
     if (err < 0 || *old != expected) {
         shard_unlatch(y);
         return err < 0 ? err : 0;

@@ -29,9 +29,7 @@ int shard_i_lock(shard_try *y, shard_image *image, uint64_t *seen, shard_beside 
 
 /* Frees the lock behind what is in the batch, and waits for all of it. */
 int shard_i_unlock(shard_try *y, const shard_image *image) {
-    uint64_t free = SHARD_K_FREE;
-    far_write(y->t, image->addr + 8 * SHARD_I_K, &free, 8);
-    int err = far_wait(y->t);
+    int err = far_write_word(y->t, image->addr + 8 * SHARD_I_K, SHARD_K_FREE);
     shard_unlatch(y);
     return err;
 }
@@ -193,7 +191,7 @@ static int insert(shard_try *y, change *c) {
     }
     far_point(y->t, "shard:insert");
     if (words)
-        far_write(y->t, at, pair, 8 * words);
+        far_write_ahead(y->t, at, pair, 8 * words);
     err = shard_i_unlock(y, y->home);
     return err < 0 ? err : SHARD_DONE;
 }
@@ -216,9 +214,9 @@ static int replace(shard_try *y, change *c, const shard_hit *above, const shard_
         }
     } else {
         seal(y, c, &value);
-        if ((err = put_clear(y, hits, above ? 0 : count - 1)) < 0)
+        if (!above && (err = put_clear(y, hits, count - 1)) < 0)
             return err;
-        far_write(y->t, last->addr, &value, 8);
+        far_write_ahead(y->t, last->addr, &value, 8);
     }
     far_point(y->t, "shard:replace");
     err = shard_i_unlock(y, y->home);

@@ -84,7 +84,7 @@ static int put_block(shard_try *y, far_bytes value) {
     *block = (shard_block){y->h, (uint16_t)y->key.length, 0, (uint32_t)value.length};
     far_bytes_copy(block->bytes, y->key);
     far_bytes_copy(block->bytes + y->key.length, value);
-    far_write_hidden(y->t, y->block, block, bytes);
+    far_write_ahead(y->t, y->block, block, bytes);
     y->written = true;
     return 0;
 }
