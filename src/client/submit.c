@@ -363,7 +363,8 @@ int far_submit(far_session *s, far_op *ops[], size_t count) {
         far_session_step(s);
         far_session_leave(s);
         far_ops_deliver(s);
-        if (atomic_load_explicit(&s->pool->resting, memory_order_seq_cst)) /* housekeeping drives what is under way */
+        bool under_way = atomic_load_explicit(&s->active, memory_order_seq_cst) > 0;
+        if (under_way && atomic_load_explicit(&s->pool->resting, memory_order_seq_cst)) /* housekeeping drives it */
             far_pool_wake(s->pool);
     }
     far_call_leave(s);

@@ -241,6 +241,34 @@ static void gets_of_one_call_share_their_round_trips(void **state) {
 }
 
 
+/* To wake a thread takes longer than many operations. */
+static void housekeeping_is_woken_for_what_is_under_way_and_for_nothing_else(void **state) {
+    (void)state;
+    const char *uris[] = {"local:64M", "local:64M?rtt=10ms"};
+    for (unsigned u = 0; u < 2; u++) {
+        far_pool *pool;
+        far_session *s;
+        far_index *index;
+        static crowd c;
+        far_op *ops[16], *done[16];
+        assert_int_equal(far_pool_open(uris[u], &(far_pool_options){.no_thread = 1}, &pool), 0);
+        assert_int_equal(far_session_open(pool, &s), 0);
+        assert_int_equal(far_index_create(s, "i", "toy", NULL, &index), 0);
+        fill(&c, index, FAR_OP_GET);
+        for (unsigned i = 0; i < 16; i++)
+            ops[i] = &c.ops[i];
+        atomic_store(&pool->resting, true);
+        atomic_store(&pool->parker.token, 0);
+        assert_int_equal(far_submit(s, ops, 16), 16);
+        assert_int_equal(atomic_load(&pool->parker.token), u);
+        assert_int_equal(far_reap(s, done, 16, 16), 16);
+        far_index_close(index);
+        far_session_close(s);
+        far_pool_close(pool);
+    }
+}
+
+
 static void a_session_is_closed_with_operations_in_flight(void **state) {
     (void)state;
     ground g;
@@ -273,6 +301,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_synchronous_call_lets_the_others_go_on),
         cmocka_unit_test(operations_finish_while_their_thread_stays_away),
         cmocka_unit_test(gets_of_one_call_share_their_round_trips),
+        cmocka_unit_test(housekeeping_is_woken_for_what_is_under_way_and_for_nothing_else),
         cmocka_unit_test(a_session_is_closed_with_operations_in_flight),
     };
     return cmocka_run_group_tests_name("op_submit", tests, NULL, NULL);

@@ -209,7 +209,7 @@ static int confirm_pair(shard_try *y, shard_hit *hit) {
 
 
 static inline int confirm(shard_try *y, shard_hit *hit) {
-    return y->st->inlined ? confirm_pair(y, hit) : 1;
+    return y->st->inlined && !shard_i_is_whole(y->st, hit) ? confirm_pair(y, hit) : 1;
 }
 
 

@@ -100,12 +100,11 @@ int shard_i_drop_false_hits(shard_try *y, shard_hits *hits) {
 }
 
 
-/* Value and mark may have been read at different moments: where the unit is a word, and at level 3, whose slots cross
- * lines. The value is read between two looks at the mark: it is good if both show the same. Both are of one batch: the
+/* Of a hit that is not whole. The value is read between two looks at the mark: it is good if both show the same. Both are of one batch: the
  * 7 bits of gen in a kw could come round while a client sleeps. */
 bool shard_i_put_confirm(shard_try *y, shard_hit *hit, uint64_t marks[2]) {
     far_addr at = hit->addr + (hit->level == 3 ? 16 : 8);
-    if (hit->level < 3 && far_task_capabilities(y->t)->atomic_bytes >= 16)
+    if (shard_i_is_whole(y->st, hit))
         return false;
     marks[0] = hit->word;
     if (hit->level < 3)

@@ -269,8 +269,7 @@ static bool is_overtaken(shard_try *y, change *c, uint32_t mark) {
  * The first time it looks once more with a READ alone: where many want one key, the CASes on its lock take longest. */
 static int watch(shard_try *y, change *c, uint32_t mark) {
     bool writes_over = c->how == FAR_OP_UPDATE || c->how == FAR_OP_PUT;
-    bool tears = far_task_capabilities(y->t)->atomic_bytes < 16; /* value and key may be of two moments */
-    if (!y->st->absorb || !writes_over || tears)
+    if (!y->st->absorb || !writes_over || !y->st->whole_pairs) /* value and key may be of two moments */
         return 0;
     if (is_overtaken(y, c, mark))
         return 1;

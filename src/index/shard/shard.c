@@ -260,6 +260,7 @@ static int shard_open(far_task *t, far_index *index) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
     st->inlined = is_inlined(index);
     st->wide = shard_has_wide_vectors();
+    st->whole_pairs = far_task_capabilities(t)->atomic_bytes >= 16;
     st->p = descriptor->p;
     st->b = descriptor->b;
     read_options(st, index);

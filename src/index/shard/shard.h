@@ -114,6 +114,7 @@ extern shard_counters shard_totals;
 typedef struct shard_state {     /* of an open index */
     bool inlined;                /* layout I */
     bool wide;                   /* this processor has wide vectors (probe.c) */
+    bool whole_pairs;            /* two words of an aligned 16 bytes are read at one moment */
     unsigned hash_bits, implied; /* bits of h; I: those that the place implies */
     unsigned p, b, slots, l2_slots, load, tag_mask;
     unsigned pieces;     /* segments below this one are one piece each */
@@ -502,7 +503,13 @@ int shard_p_gather_overflow(shard_try *y, const shard_overflow *o, unsigned gene
 int shard_p_put_blocks(shard_try *y, shard_hits *hits);
 int shard_p_see_blocks(shard_try *y, shard_hits *hits, bool whole); /* keeps those that hold the key */
 
-/* ifind.c: I */
+/* ifind.c: I. Value and mark were read at one moment: not where the unit is a word, and not at level 3, whose slots
+ * cross lines. */
+static inline bool shard_i_is_whole(const shard_state *st, const shard_hit *hit) {
+    return st->whole_pairs && hit->level < 3;
+}
+
+
 bool shard_i_find_l1(const shard_try *y, shard_hit *hit);
 int shard_i_gather_overflow(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits);
 int shard_i_drop_false_hits(shard_try *y, shard_hits *hits);               /* 1: all must be looked at again */
