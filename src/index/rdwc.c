@@ -422,8 +422,8 @@ int far_rdwc_run(far_task *t, far_index *index, far_op_kind kind, far_bytes key,
 }
 
 
-bool far_rdwc_is_on(const far_task *t) {
-    return t->session->pool->rdwc != NULL;
+bool far_rdwc_spares_reads(const far_task *t) {
+    return t->session->pool->rdwc && !far_task_fabric(t)->at_once;
 }
 
 

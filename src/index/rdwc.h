@@ -47,7 +47,9 @@ bool far_rdwc_may_merge(const far_task *t, far_op_kind kind);
 int far_rdwc_run(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value, far_out *out,
                  far_rdwc_fn *run);
 
-bool far_rdwc_is_on(const far_task *t); /* in its handle */
+/* Whether a READ that others of the handle do at the same time is spared: not where verbs run at once, which cost no round
+ * trip that could be shared. */
+bool far_rdwc_spares_reads(const far_task *t);
 
 uint32_t far_rdwc_mark(far_task *t); /* 0: leads no round */
 

@@ -241,6 +241,41 @@ static void gets_of_one_call_share_their_round_trips(void **state) {
 }
 
 
+/* RDWC is on, as it is by default: beside memory of the same host it spares nothing, and is in nobody's way. */
+static void gets_of_every_kind_share_their_round_trips_on_mapped_memory(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"chime", "dart", "dolphin", "shard", "smart"};
+    enum { GETS = 16 };
+    static crowd c;
+    for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        ground g;
+        far_index *index;
+        far_op *ops[GETS], *done[GETS];
+        far_stats before, after, diff;
+        open_ground(&g, "local:2x256M", "slots=64");
+        assert_int_equal(far_index_create(g.session, "other", kinds[k], NULL, &index), 0);
+        fill(&c, index, FAR_OP_PUT);
+        run_all(g.session, &c);
+        for (unsigned round = 0; round < 3; round++) { /* with warm caches in the end */
+            fill(&c, index, FAR_OP_GET);
+            for (int i = 0; i < GETS; i++)
+                ops[i] = &c.ops[i];
+            far_session_stats_of(g.session, FAR_OP_GET, &before);
+            assert_int_equal(far_submit(g.session, ops, GETS), GETS);
+            assert_int_equal(far_reap(g.session, done, GETS, GETS), GETS);
+            far_session_stats_of(g.session, FAR_OP_GET, &after);
+        }
+        diff = far_stats_diff(&after, &before);
+        if (diff.round_trips > 4)
+            fail_msg("%s: %d gets in %u round trips", kinds[k], GETS, (unsigned)diff.round_trips);
+        for (int i = 0; i < GETS; i++)
+            assert_int_equal(c.ops[i].result, 0);
+        far_index_close(index);
+        close_ground(&g);
+    }
+}
+
+
 /* To wake a thread takes longer than many operations. */
 static void housekeeping_is_woken_for_what_is_under_way_and_for_nothing_else(void **state) {
     (void)state;
@@ -301,6 +336,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_synchronous_call_lets_the_others_go_on),
         cmocka_unit_test(operations_finish_while_their_thread_stays_away),
         cmocka_unit_test(gets_of_one_call_share_their_round_trips),
+        cmocka_unit_test(gets_of_every_kind_share_their_round_trips_on_mapped_memory),
         cmocka_unit_test(housekeeping_is_woken_for_what_is_under_way_and_for_nothing_else),
         cmocka_unit_test(a_session_is_closed_with_operations_in_flight),
     };

@@ -231,7 +231,8 @@ int chime_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
 }
 
 
-/* Several gets: the neighbourhoods of all whose way down is cached in one batch, then their blocks. */
+/* Several gets: the neighbourhoods of all whose way down is cached in one batch, then their blocks. Where RDWC spares READs
+ * each is done by itself: it is merged with those of others, and reads one slot where it is told which. */
 
 typedef struct together {
     chime_op op;
@@ -291,7 +292,7 @@ static int pick_together(far_task *t, together *all, size_t count) {
 int chime_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[],
                    int results[]) {
     chime_state *st = chime_state_of(index);
-    together *all = far_rdwc_is_on(t) ? NULL : far_scratch(t, count * sizeof(*all));
+    together *all = far_rdwc_spares_reads(t) ? NULL : far_scratch(t, count * sizeof(*all));
     for (size_t i = 0; i < count; i++)
         results[i] = FAR_GET_ALONE;
     if (!all)

@@ -448,8 +448,8 @@ static int put_read_leaves(dolphin_op *op, size_t count, const far_bytes keys[],
 }
 
 
-/* Those whose leaves the cache knows in one batch, their value blocks in another; the others each for itself. In a
- * handle with RDWC all of them do: what others read at the same time is not read again. */
+/* Those whose leaves the cache knows in one batch, their value blocks in another; the others each for itself. With
+ * RDWC all of them do, where that spares READs: what others read at the same time is not read again. */
 int dolphin_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[],
                      int results[]) {
     dolphin_op op;
@@ -457,7 +457,7 @@ int dolphin_get_many(far_task *t, far_index *index, size_t count, const far_byte
     dolphin_begin(&op, t, index, keys[0]);
     for (size_t i = 0; i < count; i++)
         results[i] = FAR_GET_ALONE;
-    if (!op.st->cache || far_rdwc_is_on(t))
+    if (!op.st->cache || far_rdwc_spares_reads(t))
         return 0;
     dolphin_leaf *leaves = far_scratch(t, count * sizeof(*leaves));
     wanted *w = far_scratch(t, count * sizeof(*w));
