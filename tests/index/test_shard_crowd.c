@@ -194,7 +194,8 @@ static double keeps_up(unsigned handles, unsigned threads, bool inlined, uint64_
     assert_true(c->load_sum / c->begun <= st->load / 100.0 + 0.06);
     bool many = handles * threads > 128; /* 8 clients a partition: the grace of one doubling puts off the next */
     assert_true(c->load_most <= st->load / 100.0 + (many ? 0.35 : 0.25));
-    assert_true(took_most > 0 && took_most <= (inlined && !many ? 20 : 40));
+    /* The next one is due after 26 (pointers: 57) inserts a parent, and puts itself off until this one has ended. */
+    assert_true(took_most > 0 && took_most <= (inlined ? 20 : many ? 50 : 40));
     close_crowd(c, clients);
     return trips;
 }
@@ -238,24 +239,25 @@ static void hot_keys_cost_little(void **state) {
 }
 
 
+/* The bars are of every seed: 2.6 round trips with 128 clients, 3.0 with 512. */
 static void inline_table_keeps_up(void **state) {
     (void)state;
-    double trips = 0;
     assert_true(keeps_up(4, 2, true, 200000, 1) <= 2.3);
-    for (unsigned seed = 1; seed <= 4; seed++) /* when doublings meet is chance: 2.66 to 2.77 with one of them */
-        trips += keeps_up(16, 32, true, 100000, seed) / 4;
-    assert_true(trips <= 3.0);
+    for (unsigned seed = 1; seed <= 2; seed++)
+        assert_true(keeps_up(16, 32, true, 200000, seed) <= 3.0);
     assert_true(keeps_up(8, 32, true, 200000, 1) <= 2.7);
     assert_true(keeps_up(4, 32, true, 200000, 1) <= 2.6);
-    assert_true(keeps_up(32, 4, true, 200000, 1) <= 2.7);
+    assert_true(keeps_up(32, 4, true, 200000, 1) <= 2.6);
 }
 
 
 static void pointer_table_keeps_up(void **state) {
     (void)state;
     assert_true(keeps_up(4, 2, false, 200000, 1) <= 2.5);
-    assert_true(keeps_up(4, 32, false, 200000, 1) <= 2.7);
-    assert_true(keeps_up(32, 4, false, 200000, 1) <= 2.9);
+    assert_true(keeps_up(16, 32, false, 100000, 1) <= 3.0);
+    assert_true(keeps_up(8, 32, false, 200000, 1) <= 2.7);
+    assert_true(keeps_up(4, 32, false, 200000, 1) <= 2.6);
+    assert_true(keeps_up(32, 4, false, 200000, 1) <= 2.6);
 }
 
 

@@ -158,12 +158,15 @@ static double doubled_at(const char *options, unsigned some, unsigned seed) {
 }
 
 
-/* The mean of some seeds: when those who are many tell their counts, and see full buckets, is chance. */
+/* Never late; and on average, as when those who are many tell their counts, and see full buckets, is chance, not early. */
 static void many_clients_double_in_time_with(const char *options, unsigned some, double bound) {
-    double load = 0;
-    for (unsigned seed = 1; seed <= 4; seed++)
-        load += doubled_at(options, some, seed) / 4;
-    assert_true(load >= bound - 0.02 && load <= bound + 0.02);
+    double mean = 0;
+    for (unsigned seed = 1; seed <= 4; seed++) {
+        double load = doubled_at(options, some, seed);
+        assert_true(load >= bound - 0.04 && load <= bound + 0.02);
+        mean += load / 4;
+    }
+    assert_true(mean >= bound - 0.02);
 }
 
 

@@ -164,6 +164,16 @@ static void buckets_segments_and_parents_fit(void **state) {
 }
 
 
+/* A version that is broken leads to a shift within a word: what it says does not matter. (Without the remainder the
+ * sanitizer of undefined behaviour tells.) */
+static void broken_versions_shift_within_a_word(void **state) {
+    (void)state;
+    for (unsigned v = 1; v < 64; v++)
+        for (volatile unsigned p = 0, b = 6; p <= 16; p += 4)
+            assert_in_range(shard_changes(~0ull, p, b, v), 1, 1);
+}
+
+
 static void mixing_is_undone(void **state) {
     (void)state;
     far_random r;
@@ -370,6 +380,7 @@ int main(void) {
         cmocka_unit_test(no_era_comes_back_under_a_pin),
         cmocka_unit_test(roots_are_ordered_in_time),
         cmocka_unit_test(buckets_segments_and_parents_fit),
+        cmocka_unit_test(broken_versions_shift_within_a_word),
         cmocka_unit_test(mixing_is_undone),
         cmocka_unit_test(place_and_remainder_give_the_hash_back),
         cmocka_unit_test(tags_discriminate_at_every_version),

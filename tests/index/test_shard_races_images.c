@@ -107,6 +107,36 @@ static void a_tomb_used_before_the_split_told(const told *told) {
 TOLD_OF(a_tomb_used_before_the_split, POINTERS);
 
 
+/* c does not know of the doubling, and reads a bucket whose split has begun, with no word frozen yet: it comes again,
+ * and the change of b goes along with the split. (`is_writable` without the look at the lock: c's CAS comes between, and
+ * b has to come again.) */
+static void a_write_beside_a_split_that_has_begun_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, TWO_LINES);
+    for (unsigned i = 0; i < 8; i++)
+        put(&s.a, key_with(&s.a, i % 2, i / 2), 10 + i);
+    put(&s.b, key_with(&s.a, 0, 4), 18);
+    assert_int_equal(version(&s.b), 1);
+    assert_int_equal(version(&s.c), 0);
+    start(&s.c, FAR_OP_UPDATE, key_with(&s.a, 0, 1), 30);
+    stage_stop_at(&s.c, at("shard:seal")); /* before it reads its bucket */
+    start(&s.b, FAR_OP_UPDATE, key_with(&s.a, 0, 0), 20);
+    stage_stop_at(&s.b, at("shard:split_locked"));
+    far_sim_resume(s.c.client);
+    stage_stop_at(&s.c, (far_sim_match){.point = "shard:home_read", .nth = 2});
+    uint64_t merged = COUNTED(&s, merged);
+    stage_finish(&s.b);
+    assert_int_equal(s.b.result, 0);
+    assert_int_equal(COUNTED(&s, merged), merged + 1);
+    stage_finish(&s.c);
+    assert_int_equal(s.c.result, 0);
+    assert_there_once(&s, key_with(&s.a, 0, 0), 20);
+    assert_there_once(&s, key_with(&s.a, 0, 1), 30);
+    stage_close(&s);
+}
+TOLD_OF(a_write_beside_a_split_that_has_begun, POINTERS);
+
+
 /* Layout I: a drain has died between the WRITE above and the WRITE below, and the pair above was updated. A delete frees
  * the one below first: nobody meets it when the one above is gone. (`replace` with the other order.) */
 static void a_delete_frees_the_old_pair_first_told(const told *told) {
@@ -145,9 +175,8 @@ TOLD_OF(a_delete_frees_the_old_pair_first, INLINE);
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_insert_beside_a_split),
-        cmocka_unit_test(an_update_beside_a_split),
-        cmocka_unit_test(a_tomb_used_before_the_split),
+        cmocka_unit_test(an_insert_beside_a_split),          cmocka_unit_test(an_update_beside_a_split),
+        cmocka_unit_test(a_tomb_used_before_the_split),      cmocka_unit_test(a_write_beside_a_split_that_has_begun),
         cmocka_unit_test(a_delete_frees_the_old_pair_first),
     };
     if (argc > 1)
