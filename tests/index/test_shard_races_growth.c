@@ -183,7 +183,7 @@ static void samples_end_with_the_doubling_told(const told *told) {
         assert_int_equal(delete_key(&s.b, number(4)), 0);
     }
     for (unsigned i = 0; version(&s.a) == 0; i++) {
-        assert_true(i < 16);
+        assert_true(i < 20); /* some of them leave it to the next */
         put(&s.a, number(4), 4);
         assert_int_equal(delete_key(&s.a, number(4)), 0);
     }

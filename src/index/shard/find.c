@@ -181,6 +181,7 @@ static __attribute__((noinline)) int find_below(shard_try *y, bool whole, shard_
             return err;
         if (count) {
             *hit = hits[count - 1];
+            hit->only = count == 1;
             return SHARD_FOUND;
         }
         far_point(y->t, "shard:l2_missed");

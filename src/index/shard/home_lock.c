@@ -198,11 +198,24 @@ static int change_in_overflow(shard_try *y, far_op_kind how, const shard_hit *hi
 }
 
 
-static int change(shard_try *y, far_op_kind how) {
+/* Whether the key lies below where it was seen before the lock was taken, and nowhere else there: that word is the same
+ * under the lock. (Its block is not used again while we are pinned, so the word did not go and come back.) */
+static bool is_still_there(const shard_try *y, const shard_hit *seen, const shard_beside *beside) {
+    unsigned generation[2];
+    return beside->count && beside->word[0] == seen->word &&
+           shard_generations(y, y->home->w[SHARD_P_HEADER], generation) == 1 && generation[0] == seen->generation;
+}
+
+
+static int change(shard_try *y, far_op_kind how, const shard_hit *seen, const shard_beside *beside) {
     shard_hit above, hits[SHARD_COPIES_MAX];
-    unsigned count;
-    int found = shard_find_l1(y, *header_of(y), false, &above), err;
-    if (found < 0 || (err = shard_find_overflow(y, *header_of(y), false, hits, &count)) < 0)
+    unsigned count = 1;
+    int found = shard_find_l1(y, *header_of(y), false, &above), err = 0;
+    if (is_still_there(y, seen, beside))
+        hits[0] = *seen;
+    else if (found >= 0)
+        err = shard_find_overflow(y, *header_of(y), false, hits, &count);
+    if (found < 0 || err < 0)
         return found < 0 ? found : err;
     bool present = found || count;
     if ((err = shard_refusal(how, present)) < 0)
@@ -217,15 +230,17 @@ static int change(shard_try *y, far_op_kind how) {
 }
 
 
-int shard_p_change_under_lock(shard_try *y, far_op_kind how, bool inserting) {
+int shard_p_change_under_lock(shard_try *y, far_op_kind how, const shard_hit *seen) {
     bool full = shard_p_first_open(y, y->home->w) < 0 && shard_p_first_closed(y, y->home->w) < 0;
+    bool below = seen && seen->slot < 0 && seen->only;
+    shard_beside beside = {.count = below, .at = {below ? seen->addr : 0}};
     int err = 0;
-    if (inserting && full && (err = shard_make_overflow(y->t, y->index, y->part, y->d)) < 0)
+    y->inserting = !seen;
+    if (y->inserting && full && (err = shard_make_overflow(y->t, y->index, y->part, y->d)) < 0)
         return err;
-    y->inserting = inserting;
-    if ((err = shard_p_lock(y, NULL)) <= 0)
+    if ((err = shard_p_lock(y, below ? &beside : NULL)) <= 0)
         return err;
-    err = change(y, how);
+    err = change(y, how, seen, &beside);
     if (shard_is_lost(err)) {
         shard_unlatch(y);
         return err;

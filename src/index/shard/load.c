@@ -10,10 +10,11 @@
 #include <string.h>
 
 enum {
-    STEP_TRIPS = 5,  /* round trips of the step of sweep or drain that an insert takes, about */
-    LATE_TRIPS = 20, /* of an insert that had to go to level 3, */
-    NODE_TRIPS = 4,  /* and more for each node of the chain that it walked over */
-    LEAD = 16,       /* keys that a client inserts while a doubling is prepared, about */
+    PASSED_ON_MOST = 4, /* inserts that leave a doubling to the next one, in a row */
+    STEP_TRIPS = 5,     /* round trips of the step of sweep or drain that an insert takes, about */
+    LATE_TRIPS = 20,    /* of an insert that had to go to level 3, */
+    NODE_TRIPS = 4,     /* and more for each node of the chain that it walked over */
+    LEAD = 16,          /* keys that a client inserts while a doubling is prepared, about */
     SAMPLES_LEAST = 8,
     SAMPLES = 512,
     LEVEL_1_SHARE = 984, /* thousandths of the keys, when the load is at its bound */
@@ -359,12 +360,28 @@ static int share_of(shard_try *y) {
 }
 
 
+/* Whether this insert is to begin the doubling that is due. One that found no room at level 1 has done enough: the next
+ * one does it; so has one that had to look elsewhere, as long as not all of them had to. But one that walked along a
+ * chain of level 3 may be one of many. */
+static bool is_its_turn(shard_partition *part, const shard_try *y, bool had_more_to_do) {
+    if (y->st->afs || y->walked > 0)
+        return true;
+    if (y->landed > 0)
+        return false;
+    uint32_t passed_on = atomic_load_explicit(&part->passed_on, memory_order_relaxed);
+    bool passes = had_more_to_do && passed_on < PASSED_ON_MOST;
+    atomic_store_explicit(&part->passed_on, passes ? passed_on + 1 : 0, memory_order_relaxed);
+    return !passes;
+}
+
+
 void shard_after_change(shard_try *y, int delta) {
     shard_state *st = y->st;
     far_note_added(y->t, delta > 0);
     shard_partition *part = y->part;
     unsigned d = shard_root_d(atomic_load_explicit(&part->root, memory_order_relaxed));
     bool seems_full = delta > 0 && sample(y), stable = y->phase == SHARD_STABLE;
+    bool had_more_to_do = y->had_more_to_do;
     if (seems_full && st->sampling)
         shard_want(part, y->d + 1);
     else if ((seems_full || (y->landed == 2 && stable)) && !st->afs && may_be_full(st, part, d))
@@ -387,9 +404,7 @@ void shard_after_change(shard_try *y, int delta) {
     int trips = share_of(y);
     if (!shard_root_doubles(root)) {
         atomic_store_explicit(&part->owed, 0, memory_order_relaxed);
-        /* An insert that found no room at level 1 has done enough: the next one begins the doubling. But one that walked
-         * along a chain of level 3 may be one of many. */
-        if ((y->landed == 0 || y->walked > 0 || st->afs) && shard_is_due(st, part, shard_root_d(root) + 1) &&
+        if (shard_is_due(st, part, shard_root_d(root) + 1) && is_its_turn(part, y, had_more_to_do) &&
             shard_grow_if_full(y->t, y->index, part) == 1 && !st->lazy)
             (void)shard_finish_doubling(y->t, y->index, part);
         return;

@@ -78,6 +78,7 @@ typedef struct shard_partition {
     _Atomic uint32_t trusted_until; /* inserts, up to which a look has shown that nothing is due */
     _Atomic uint32_t eras;          /* P: one more than the version at which a bucket was seen opened again */
     _Atomic uint32_t owed;          /* steps of sweep and drain that inserts have yet to take */
+    _Atomic uint32_t passed_on;     /* how often in a row an insert has left the doubling that is due to the next one */
     _Atomic uint32_t proved;        /* the version of which it was seen that it is due */
     atomic_flag growing;            /* a task of this handle begins a doubling */
     atomic_flag working;            /* a task of this handle sweeps or drains; the rest is its own */
@@ -205,6 +206,7 @@ typedef struct shard_hit {
     uint64_t word;       /* P: the entry; I: kw or state */
     uint64_t value;      /* I */
     shard_block *block;  /* P */
+    bool only;           /* below level 1: no other copy was found there */
 } shard_hit;
 
 enum { SHARD_COPIES_MAX = 4, SHARD_HITS_MAX = 64 };
@@ -527,8 +529,9 @@ void shard_p_retire(shard_try *y, uint64_t word);
 /* home_lock.c: P, under the home lock */
 int shard_p_lock(shard_try *y, shard_beside *beside); /* 1: locked, home read again; 0: somebody else has it */
 int shard_p_unlock(shard_try *y, bool wait);
-int shard_p_place(shard_try *y, unsigned class, far_addr block);              /* SHARD_AGAIN: somebody was faster */
-int shard_p_change_under_lock(shard_try *y, far_op_kind how, bool inserting); /* the whole operation */
+int shard_p_place(shard_try *y, unsigned class, far_addr block); /* SHARD_AGAIN: somebody was faster */
+int shard_p_change_under_lock(shard_try *y, far_op_kind how,
+                              const shard_hit *seen); /* the whole operation; NULL: the key was not there */
 
 /* split.c: P */
 int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned d, bool graced,

@@ -233,7 +233,7 @@ static int apply(shard_try *y, far_op_kind how, bool present, const shard_hit *h
     if (slot >= 0 && (!y->dated || is_open(y->home->w[SHARD_P_HEADER], y->home->w[slot])))
         return SHARD_AGAIN; /* the next look is dated, or comes after the era has begun */
     shard_count(&y->st->counters.under_lock);
-    return shard_p_change_under_lock(y, how, !present);
+    return shard_p_change_under_lock(y, how, present ? hit : NULL);
 }
 
 
