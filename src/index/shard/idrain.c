@@ -108,7 +108,7 @@ int shard_i_drain_l2(shard_try *y, far_addr at, const uint64_t *words, uint64_t 
         uint64_t kw = words[2 * i + 1];
         if (!shard_is_live(kw))
             continue;
-        if (y->trips <= 0)
+        if (y->trips < MOVE_TRIPS) /* a step has more than that at its beginning */
             return SHARD_MORE;
         bool choice = shard_kw_choice(kw);
         uint64_t level = shard_unquotient(shard_kw_rem(kw), bucket, y->part->number, st->p, st->implied);
