@@ -164,7 +164,7 @@ static int look_again(shard_try *y, shard_image *second, uint32_t read_mark, boo
 
 /* The key is not at level 1: at the levels below, if the filter says so. A miss there is believed when level 1, read
  * again, says the same as before: a drain may have moved the key up (R6). */
-static __attribute__((noinline)) int find_below(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
+static __attribute__((noinline)) int find_in_overflow(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
     uint64_t before = 0;
     for (bool again = false;; again = true) {
         uint64_t header = shard_home_header(y), now = relevant(y, header);
@@ -193,7 +193,7 @@ static __attribute__((noinline)) int find_below(shard_try *y, bool whole, shard_
 
 int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
     int err = look_at_home(y, whole, hit);
-    return err == SHARD_ABSENT ? find_below(y, whole, hit, mark) : err;
+    return err == SHARD_ABSENT ? find_in_overflow(y, whole, hit, mark) : err;
 }
 
 

@@ -642,7 +642,7 @@ int shard_check_bucket(far_task *t, far_index *index, shard_partition *part, uin
                        far_report *report);
 bool shard_is_unlocked(const shard_state *st, const shard_image *image);
 
-/* census.c */
+/* contents.c */
 int shard_walk(far_task *t, far_index *index, far_walk *walk);
 int shard_usage(far_task *t, far_index *index, far_usage *usage);
 int shard_keys(far_task *t, far_index *index, far_keys *keys);
