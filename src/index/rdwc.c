@@ -409,7 +409,7 @@ static int run_with_others(far_task *t, far_index *index, far_op_kind kind, far_
 bool far_rdwc_may_merge(const far_task *t, far_op_kind kind) {
     if (!t->session->pool->rdwc || is_alone(t))
         return false;
-    bool merges = kind == FAR_OP_GET || kind == FAR_OP_PUT || kind == FAR_OP_UPDATE;
+    bool merges = kind == FAR_OP_GET ? far_rdwc_spares_reads(t) : kind == FAR_OP_PUT || kind == FAR_OP_UPDATE;
     return merges && !t->rdwc && !t->session->lost;
 }
 

@@ -155,6 +155,7 @@ static inline int set_up(void **state) {
     if (far_fabric_open("local:1M", &node.pool.fabric) < 0 || !ops)
         return -1;
     node.pool.geometry.capabilities = node.pool.fabric->capabilities;
+    node.pool.fabric->at_once = false; /* the operations of the stories take their time */
     node.pool.team.latches = far_latches_new();
     node.pool.rdwc = far_rdwc_new(0);
     node.index.pool = &node.pool;

@@ -104,6 +104,23 @@ static void gets_that_wait_share_one_read_and_cost_no_round_trip(void **state) {
 }
 
 
+/* There is no round trip to be shared, and to find each other takes longer than the READ. */
+static void where_verbs_run_at_once_gets_read_for_themselves(void **state) {
+    (void)state;
+    node.pool.fabric->at_once = true;
+    set_far("v");
+    begin_and_stop(0, FAR_OP_GET, NULL, AFTER_READ);
+    for (unsigned i = 0; i < 10; i++)
+        begin_and_settle(i % 3, FAR_OP_GET, NULL);
+    go_on();
+    assert_int_equal(far.gets, 11);
+    begin_and_stop(0, FAR_OP_PUT, "a", AFTER_READ);
+    begin_and_settle(1, FAR_OP_PUT, "b"); /* writes do not stand in each other's way */
+    go_on();
+    assert_int_equal(far.writes, 1);
+}
+
+
 static void writes_that_join_before_the_seal_are_one_write(void **state) {
     (void)state;
     begin_and_stop(0, FAR_OP_PUT, "a", AFTER_READ);
@@ -333,6 +350,7 @@ int main(void) {
         TEST(wc_update_after_delete_finds_nothing),
         TEST(wc_mixed_sizes),
         TEST(gets_that_wait_share_one_read_and_cost_no_round_trip),
+        TEST(where_verbs_run_at_once_gets_read_for_themselves),
         TEST(writes_that_join_before_the_seal_are_one_write),
         TEST(without_hooks_those_who_wait_are_the_next_round),
         TEST(a_get_joins_a_put_until_the_write_is_posted),
