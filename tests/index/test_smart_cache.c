@@ -1,6 +1,7 @@
 /* What the cache of SMART is worth, by counters: where leaves are replaced by others, where nodes are large and the
  * cache is small, and what else takes from its budget. */
 #include "base/random.h"
+#include "index/smart/cache.h"
 #include "smart_rig.h"
 
 #define KEYS 20000u
@@ -201,6 +202,19 @@ static void scans_do_not_go_by_a_cache_that_knows_little(void **state) {
 }
 
 
+/* Two bits of a cached node's word count its uses: they stay full at three, and nothing else of the word changes. */
+static void uses_are_counted_up_to_three(void **state) {
+    (void)state;
+    smart_local node;
+    uint64_t unused = smart_local_head(0x12340, 7, SMART_L512);
+    smart_local_set(&node, unused);
+    for (unsigned uses = 0; uses < 6; uses++) {
+        assert_true(smart_local_word(&node) == unused + (uses < 3 ? uses : 3) * SMART_CLOCK_ONE);
+        smart_local_touch(&node);
+    }
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_leaf_behind_replaced_ones_is_known_afterwards),
@@ -208,6 +222,7 @@ int main(void) {
         cmocka_unit_test(a_small_cache_is_better_than_none_with_large_nodes),
         cmocka_unit_test(scans_do_not_go_by_a_cache_that_knows_little),
         cmocka_unit_test(what_waits_for_a_merge_takes_from_the_budget),
+        cmocka_unit_test(uses_are_counted_up_to_three),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

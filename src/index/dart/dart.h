@@ -47,6 +47,13 @@ typedef struct dart_index { /* of an open index */
     struct dart_est *est; /* NULL: every descent starts at the root */
 } dart_index;
 
+
+/* The session is lost: nobody knows which of its verbs took effect. */
+static inline bool dart_is_lost(int err) {
+    return err == FAR_ERR_UNREACHABLE || err == FAR_ERR_FENCED;
+}
+
+
 typedef struct dart_node { /* a reference to an inner node */
     far_addr addr;
     dart_node_type type;

@@ -74,8 +74,8 @@ typedef struct first_segment {
 } first_segment;
 
 
-/* Puts the WRITEs of empty segments. Returns how many: fewer than asked for when memory ran out; or an error. *apart:
- * one of them lies on another node than its directory word. */
+/* Puts the WRITEs of empty segments. Returns how many: fewer than asked for when memory ran out; or an error, and there is
+ * none. *apart: one of them lies on another node than its directory word. */
 static int put_empty(far_task *t, far_index *index, const unsigned *at, unsigned count, first_segment *made,
                      bool *apart) {
     dart_est *est = dart_est_of(index);
@@ -88,12 +88,25 @@ static int put_empty(far_task *t, far_index *index, const unsigned *at, unsigned
         int err =
             far_alloc(t, index, DART_TYPE_EST_SEGMENT, dart_segment_bytes(0), node_of_word(est, at[i]), 0, &object);
         if (err < 0)
-            return err == FAR_ERR_NO_MEMORY && i > 0 ? (int)i : err;
+            return i > 0 ? (int)i : err;
         made[i].addr = object.addr;
         *apart |= far_addr_node(object.addr) != node_of_word(est, at[i]);
         far_write(t, object.addr, zeros, dart_segment_bytes(0));
     }
     return (int)count;
+}
+
+
+/* Puts the segments into the directory. */
+static int show_empty(far_task *t, const dart_est *est, const unsigned *at, int count, first_segment *made,
+                      bool apart) {
+    int err = apart ? far_wait(t) : 0;
+    if (err < 0)
+        return err;
+    far_point(t, "dart:est_segments");
+    for (int i = 0; i < count; i++)
+        far_cas(t, dart_est_directory_addr(est, at[i]), 0, dart_directory_word(0, made[i].addr), &made[i].seen);
+    return far_wait(t);
 }
 
 
@@ -104,13 +117,12 @@ int dart_est_make_segments(far_task *t, far_index *index, const unsigned *at, un
     int n = made ? put_empty(t, index, at, count, made, &apart) : FAR_ERR_NO_MEMORY, err;
     if (n < 0)
         return n;
-    if (apart && (err = far_wait(t)) < 0)
+    if ((err = show_empty(t, est, at, n, made, apart)) < 0) {
+        far_forget(t); /* a batch that is refused is not posted */
+        for (int i = 0; i < n && !dart_is_lost(err); i++)
+            far_free(t, index, DART_TYPE_EST_SEGMENT, made[i].addr, dart_segment_bytes(0));
         return err;
-    far_point(t, "dart:est_segments");
-    for (int i = 0; i < n; i++)
-        far_cas(t, dart_est_directory_addr(est, at[i]), 0, dart_directory_word(0, made[i].addr), &made[i].seen);
-    if ((err = far_wait(t)) < 0)
-        return err;
+    }
     for (int i = 0; i < n; i++) {
         uint64_t mine = dart_directory_word(0, made[i].addr);
         words[i] = made[i].seen ? 0 : mine;
@@ -234,8 +246,22 @@ typedef struct copy {         /* a segment that is being replaced */
 
 
 static int allocate(far_task *t, far_index *index, copy *c) {
-    return far_alloc(t, index, DART_TYPE_EST_SEGMENT, dart_segment_bytes(c->log_groups),
-                     node_of_word(dart_est_of(index), c->at), 0, &c->object);
+    int err = far_alloc(t, index, DART_TYPE_EST_SEGMENT, dart_segment_bytes(c->log_groups),
+                        node_of_word(dart_est_of(index), c->at), 0, &c->object);
+    if (err < 0)
+        c->object.addr = 0;
+    return err;
+}
+
+
+/* An error before the new segment was shown: nobody knows of it. (Of a session that is lost nothing can be said; the sweep
+ * finds what it had in hand.) */
+static int give_up(far_task *t, far_index *index, const copy *c, int err) {
+    if (err < 0)
+        far_forget(t);
+    if (err < 0 && c->object.addr && !dart_is_lost(err))
+        far_free(t, index, DART_TYPE_EST_SEGMENT, c->object.addr, dart_segment_bytes(c->log_groups));
+    return err;
 }
 
 
@@ -297,8 +323,7 @@ static int replace(far_task *t, far_index *index, copy *c, bool grow) {
         c->log_groups = c->log_groups < DART_LOG_GROUPS_MAX ? c->log_groups : DART_LOG_GROUPS_MAX;
         if ((err = allocate(t, index, c)) < 0 && err != FAR_ERR_NO_MEMORY)
             return err;
-        if (err < 0) /* frozen it must not stay: without memory there is no segment */
-            c->object.addr = 0;
+        /* frozen it must not stay: without memory there is no segment */
     }
     return publish(t, index, c);
 }
@@ -310,7 +335,7 @@ int dart_est_grow(far_task *t, far_index *index, unsigned at, uint64_t word, boo
     copy c = {.at = at, .word = word, .log_groups = old < DART_LOG_GROUPS_MAX ? old + 1 : old};
     int err = help ? 0 : allocate(t, index, &c); /* before anything is frozen */
     if (err >= 0)
-        err = replace(t, index, &c, true);
+        err = give_up(t, index, &c, replace(t, index, &c, true));
     far_scratch_back(t, mark);
     return err < 0 ? err : 0;
 }
@@ -344,7 +369,7 @@ static int tidy_one(far_task *t, far_index *index, unsigned at) {
         for (unsigned i = 0; i < count; i++)
             used += dart_thawed(words[i]) != 0;
         if (used == 0 || (count > DART_EST_GROUP_SLOTS && used * 10 <= count * 3))
-            err = replace(t, index, &c, false);
+            err = give_up(t, index, &c, replace(t, index, &c, false));
     }
     far_scratch_back(t, mark);
     return err;

@@ -378,11 +378,6 @@ static unsigned still_looked_up(const dart_list *list, const dart_wish *wish, ui
 }
 
 
-static bool is_lost(int err) {
-    return err == FAR_ERR_UNREACHABLE || err == FAR_ERR_FENCED;
-}
-
-
 void dart_est_grant(far_task *t, far_index *index, const dart_wish *wishes, unsigned count) {
     dart_est *est = dart_est_of(index);
     const dart_list *list = dart_est_list(est);
@@ -410,7 +405,7 @@ void dart_est_grant(far_task *t, far_index *index, const dart_wish *wishes, unsi
     if (places && mine && used && (err = register_places(t, index, places, used)) < 0)
         far_forget(t); /* what is missing will be missed, and made again */
     for (unsigned i = 0; i < count; i++)
-        if (wishes[i].tentative && is_lost(err) && dart_est_client(wishes[i].tentative) != client)
+        if (wishes[i].tentative && dart_is_lost(err) && dart_est_client(wishes[i].tentative) != client)
             continue; /* our CAS of another's word may still land: that word must not come back. Its place stays taken */
         else if (wishes[i].tentative || (mine && places && mine[i]))
             dart_est_end_work(&est->outstanding, wishes[i].tentative ? dart_est_client(wishes[i].tentative) : client,

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "index/dart/dart.h"
 #include "index/rdwc.h"
+#include "pool/alloc.h"
 
 #include <string.h>
 
@@ -396,12 +397,30 @@ typedef struct tidy {    /* what the winner does in the background; the prefix f
 } tidy;
 
 
+#define TIDY_TRIES 16u /* without local memory; the waits between them grow */
+
+
+/* The old node is retired only when no entry of the skip table names it, and only under the pin under which it was
+ * unlinked: a sweep may take it from then on. So the pin is held while the removal is tried again, and not for ever. */
+static int remove_entries(far_task *t, far_index *index, const tidy *job, far_bytes prefix) {
+    int err = 0;
+    for (unsigned tries = 0; tries < TIDY_TRIES; tries++) {
+        if ((err = dart_est_remove(t, index, &job->old, prefix)) != FAR_ERR_NO_MEMORY)
+            return err;
+        far_back_off(t, tries);
+    }
+    return err;
+}
+
+
 static void run_tidy(far_task *t, far_index *index, void *arg) {
     const tidy *job = arg;
     const dart_index *dart = dart_of(index);
     far_bytes prefix = {job + 1, job->old.depth};
-    if (!job->unnamed && dart_est_remove(t, index, &job->old, prefix) < 0)
-        return; /* the session is lost, and the sweep finds it */
+    if (!job->unnamed && remove_entries(t, index, job, prefix) < 0) {
+        far_memory_lost_some(far_task_pool(t)); /* a sweep takes the entries away, then the node */
+        return;
+    }
     far_point(t, "dart:retire");
     if (job->spare)
         far_retire(t, index, DART_TYPE_SPARE, job->old.addr, spare_size());
@@ -412,19 +431,21 @@ static void run_tidy(far_task *t, far_index *index, void *arg) {
 }
 
 
+static size_t tidy_bytes(const dart_replace *r) {
+    return sizeof(tidy) + r->node.depth;
+}
+
+
+/* job: room for it, taken before the node was unlinked. */
 static void tidy_up(far_task *t, far_index *index, const dart_replace *r, const frozen *f, uint64_t word, const made *m,
-                    const dart_names *names, bool unnamed, bool renamed) {
-    size_t bytes = sizeof(tidy) + r->node.depth;
-    tidy *job = far_scratch(t, bytes);
-    if (!job)
-        return; /* the sweep finds it */
+                    const dart_names *names, bool unnamed, bool renamed, tidy *job) {
     *job = (tidy){r->node, {0}, f->spare, unnamed, false, r->parent.node.depth, unnamed ? names : NULL};
     if (m->object.addr) {
         job->new = (dart_node){m->object.addr, dart_word_type(word), r->node.depth};
         job->soon = !renamed && (!unnamed || job->new.type > DART_N4);
     }
     memcpy(job + 1, r->prefix.data, r->node.depth);
-    if (unnamed || !far_index_spawn(t, index, run_tidy, job, bytes))
+    if (unnamed || !far_index_spawn(t, index, run_tidy, job, tidy_bytes(r)))
         run_tidy(t, index, job);
 }
 
@@ -434,6 +455,9 @@ static int install(far_task *t, far_index *index, dart_replace *r, const frozen 
                    verdict *verdict) {
     uint64_t seen, expected = r->parent.word;
     int err;
+    tidy *job = far_scratch(t, tidy_bytes(r));
+    if (!job)
+        return no_memory();
     bool uses = m->object.addr && dart_is_inner(word) && dart_word_addr(word) == m->object.addr;
     if (!uses)
         drop_made(t, index, m);
@@ -468,7 +492,7 @@ static int install(far_task *t, far_index *index, dart_replace *r, const frozen 
     r->removed = dart_is_tomb(word);
     *verdict = REPLACED;
     bool unnamed = !dart_of(index)->est || dart_est_names_none(t, index, &r->node, names, tried ? &rename : NULL);
-    tidy_up(t, index, r, f, word, m, names, unnamed, renamed);
+    tidy_up(t, index, r, f, word, m, names, unnamed, renamed, job);
     return 0;
 }
 
@@ -558,7 +582,7 @@ int dart_replace_node(far_task *t, far_index *index, dart_replace *r) {
             far_back_off(t, tries - 2);
         far_scratch_back(t, mark);
     }
-    if (err != FAR_ERR_FENCED && err != FAR_ERR_UNREACHABLE) {
+    if (!dart_is_lost(err)) {
         if (err < 0)
             far_forget(t);
         drop_made(t, index, &mine);

@@ -329,7 +329,7 @@ static int apply(far_task *t, far_index *index, dart_write *w) {
 int dart_write_run(far_task *t, far_index *index, dart_write *w,
                    int (*apply_one)(far_task *t, far_index *index, dart_write *w)) {
     far_scratch_mark mark = far_scratch_here(t);
-    for (unsigned attempt = 0;;) {
+    for (unsigned attempt = 0, resumed = 0;;) {
         int result = dart_find_run(t, index, &w->find);
         w->old = 0;
         if (result >= 0)
@@ -342,6 +342,8 @@ int dart_write_run(far_task *t, far_index *index, dart_write *w,
             far_rdwc_done(t, w->find.mark);
             return result;
         }
+        if (result == DART_WRITE_RESUME && ++resumed % PATIENCE == 0)
+            result = DART_WRITE_AGAIN; /* what a search that goes on has in hand is more each time */
         if (result == DART_WRITE_AGAIN) {
             far_count_retry(t);
             if (attempt++ > 0)
