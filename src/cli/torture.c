@@ -2,11 +2,13 @@
 #include "verify/torture.h"
 #include "cli/cli.h"
 #include "index/index.h"
+#include "verify/coverage.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +17,8 @@ typedef struct torture_flags {
     uint64_t seeds[2], clients, compute_nodes, memory_nodes, depth, atomic_bytes, jobs;
     int masked_cas, in_order, reads_in_order, questions, rdwc, scans, churn;
     const char *faults, *history, *trace;
+    bool coverage;
+    _Atomic uint64_t *met; /* how often each point of the code, over all processes */
 } torture_flags;
 
 typedef struct job { /* a child process that runs every n-th seed, and tells the result of each */
@@ -133,6 +137,7 @@ static int run_inline(const torture_flags *f, far_torture_result *sum) {
             printf("seed %" PRIu64 ": %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " merged, trace %016" PRIx64 "\n",
                    seed, one.ops, one.crashes, one.merged, one.trace_hash);
         add(sum, &one);
+        far_coverage_take(f->met);
         if (seed == UINT64_MAX)
             break;
     }
@@ -147,6 +152,7 @@ static void child_main(const torture_flags *f, uint64_t first, int out) {
             fprintf(stderr, "farindex: seed %" PRIu64 ": %s\n", seed, far_last_error());
             _exit(CLI_FAILED);
         }
+        far_coverage_take(f->met);
         fflush(stdout);
         if (write(out, &one, sizeof(one)) != sizeof(one))
             _exit(CLI_FAILED);
@@ -209,6 +215,30 @@ static int run_jobs(const torture_flags *f, far_torture_result *sum) {
 }
 
 
+/* The numbers are in memory that child processes share. */
+static int open_coverage(torture_flags *f) {
+    f->met = mmap(NULL, (far_coverage_points() + 1) * sizeof(*f->met), PROT_READ | PROT_WRITE,
+                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return f->met == MAP_FAILED ? cli_failed("mmap: %s", strerror(errno)) : 0;
+}
+
+
+static void show_result(const torture_flags *f, const far_torture_result *sum) {
+    const char *kind = f->torture.kind;
+    if (sum->gave_up)
+        printf("torture: %" PRIu64 " keys could not be decided within the budget\n", sum->gave_up);
+    if (f->questions)
+        printf("torture: memory nodes were silent %" PRIu64 " times and restarted %" PRIu64 " times\n", sum->silences,
+               sum->restarts);
+    if (f->coverage)
+        far_coverage_show(f->met, kind, stdout);
+    printf("torture: %s: %" PRIu64 " seeds, %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " violations, %" PRIu64
+           " check problems\n",
+           kind, sum->seeds, sum->ops, sum->crashes, sum->violations, sum->problems);
+    far_coverage_tell(f->met, kind, stdout);
+}
+
+
 int cli_torture(int argc, char **argv) {
     torture_flags f = {.seeds = {1, 100},
                        .jobs = 1,
@@ -255,6 +285,7 @@ int cli_torture(int argc, char **argv) {
         {"trace", CLI_TEXT, &f.trace, "FILE", "writes the verb trace"},
         {"jobs", CLI_NUMBER, &f.jobs, "N", "seeds in parallel processes (1)"},
         {"verbose", CLI_FLAG, &t->verbose, NULL, "one line per seed, with the hash of its trace"},
+        {"coverage", CLI_FLAG, &f.coverage, NULL, "how often each named point of the code was met"},
         {NULL, CLI_FLAG, NULL, NULL, NULL},
     };
     static const char notes[] = "Every history is checked for linearizability per key and for the scan rule, the index "
@@ -265,20 +296,15 @@ int cli_torture(int argc, char **argv) {
     int err = cli_parse(argc, argv, "torture --index KIND [OPTIONS]", options, notes, NULL, &help);
     if (err || help)
         return err;
-    if ((err = check_flags(&f)) || (err = open_file(f.history, &t->history)) || (err = open_file(f.trace, &t->trace)))
+    if ((err = check_flags(&f)) || (err = open_file(f.history, &t->history)) || (err = open_file(f.trace, &t->trace)) ||
+        (err = open_coverage(&f)))
         return err;
     far_torture_result sum = {0};
     err = f.jobs > 1 ? run_jobs(&f, &sum) : run_inline(&f, &sum);
     cli_progress_end();
     int unwritten = close_file(t->history) | close_file(t->trace);
     err = err ? err : unwritten;
-    if (sum.gave_up)
-        printf("torture: %" PRIu64 " keys could not be decided within the budget\n", sum.gave_up);
-    if (f.questions)
-        printf("torture: memory nodes were silent %" PRIu64 " times and restarted %" PRIu64 " times\n", sum.silences,
-               sum.restarts);
-    printf("torture: %s: %" PRIu64 " seeds, %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " violations, %" PRIu64
-           " check problems\n",
-           t->kind, sum.seeds, sum.ops, sum.crashes, sum.violations, sum.problems);
+    show_result(&f, &sum);
+    munmap(f.met, (far_coverage_points() + 1) * sizeof(*f.met));
     return err ? err : sum.violations || sum.problems || sum.gave_up ? CLI_NOT_FOUND : CLI_DONE;
 }
