@@ -60,14 +60,12 @@ static int check_flags(torture_flags *f) {
         return cli_wrong_usage("torture", "--clients takes 1..1000, --compute-nodes 1 to as many as clients");
     if (f->memory_nodes < 1 || f->memory_nodes > 16)
         return cli_wrong_usage("torture", "--memory-nodes takes 1..16");
-    if (f->depth < 1 || f->depth > 200)
-        return cli_wrong_usage("torture", "--depth takes 1..200");
+    if (f->depth > 200)
+        return cli_wrong_usage("torture", "--depth takes at most 200");
     if (f->atomic_bytes != 8 && f->atomic_bytes != 16 && f->atomic_bytes != 64)
         return cli_wrong_usage("torture", "--atomic-bytes takes 8 or 64");
     if (t->value_bytes[1] > FAR_VALUE_MAX)
         return cli_wrong_usage("torture", "--value-size: at most %d", FAR_VALUE_MAX);
-    if (t->ops < 1)
-        return cli_wrong_usage("torture", "--ops takes 1 or more");
     if (f->jobs < 1 || f->jobs > 64)
         return cli_wrong_usage("torture", "--jobs takes 1..64");
     if (f->jobs > 1 && (f->history || f->trace))
@@ -262,9 +260,10 @@ int cli_torture(int argc, char **argv) {
         {"compute-nodes", CLI_NUMBER, &f.compute_nodes, "N",
          "compute nodes they sit on; a crash takes one, one survives (2)"},
         {"memory-nodes", CLI_NUMBER, &f.memory_nodes, "N", "memory nodes (2)"},
-        {"ops", CLI_NUMBER, &t->ops, "N", "operations per seed, over all clients (200)"},
-        {"depth", CLI_NUMBER, &f.depth, "N", "operations in flight per client (1)"},
-        {"key-space", CLI_NUMBER, &t->key_space, "N", "how many keys they work on (0: 8, with every fourth seed 100)"},
+        {"ops", CLI_NUMBER, &t->ops, "N", "operations per seed, over all clients (0: 200, with some seeds up to 1600)"},
+        {"depth", CLI_NUMBER, &f.depth, "N", "operations in flight per client (0: 1, with every third seed 4)"},
+        {"key-space", CLI_NUMBER, &t->key_space, "N",
+         "how many keys they work on (0: 8, every fourth seed 100, some 3 to 1000)"},
         {"keys", CLI_TEXT, &t->keys, "u64|email|prefix", "their kind (u64)"},
         {"value-size", CLI_RANGE_BYTES, t->value_bytes, "N|A..B", "bytes of a value (8..200)"},
         {"faults", CLI_TEXT, &f.faults, "LIST", "of tear,reorder,stall,crash; or none, all (all)"},
@@ -274,8 +273,9 @@ int cli_torture(int argc, char **argv) {
         {"questions", CLI_SWITCH, &f.questions, "on|off",
          "claims, deaths and cuts take messages, as over a network; memory nodes fall silent and restart (off)"},
         {"atomics-in-order", CLI_SWITCH, &f.in_order, "on|off", "does the fabric keep them in order (off)"},
-        {"options", CLI_TEXT, &t->options, "LIST", "of the index: name=value,.."},
-        {"rdwc", CLI_SWITCH, &f.rdwc, "on|off", "merge operations on one key (on)"},
+        {"options", CLI_TEXT, &t->options, "LIST",
+         "of the index: name=value,.. (by turns of the seed tiny tables, and the defaults)"},
+        {"rdwc", CLI_SWITCH, &f.rdwc, "on|off", "merge operations on one key (on, but for some seeds)"},
         {"churn", CLI_SWITCH, &f.churn, "on|off",
          "sessions, indexes and compute nodes come and go, the pool is swept (on)"},
         {"scans", CLI_SWITCH, &f.scans, "on|off", "scans among the operations (on, where the kind can)"},
