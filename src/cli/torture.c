@@ -2,11 +2,13 @@
 #include "verify/torture.h"
 #include "cli/cli.h"
 #include "index/index.h"
+#include "verify/coverage.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +17,8 @@ typedef struct torture_flags {
     uint64_t seeds[2], clients, compute_nodes, memory_nodes, depth, atomic_bytes, jobs;
     int masked_cas, in_order, reads_in_order, questions, rdwc, scans, churn;
     const char *faults, *history, *trace;
+    bool coverage;
+    _Atomic uint64_t *met; /* how often each point of the code, over all processes */
 } torture_flags;
 
 typedef struct job { /* a child process that runs every n-th seed, and tells the result of each */
@@ -56,14 +60,12 @@ static int check_flags(torture_flags *f) {
         return cli_wrong_usage("torture", "--clients takes 1..1000, --compute-nodes 1 to as many as clients");
     if (f->memory_nodes < 1 || f->memory_nodes > 16)
         return cli_wrong_usage("torture", "--memory-nodes takes 1..16");
-    if (f->depth < 1 || f->depth > 200)
-        return cli_wrong_usage("torture", "--depth takes 1..200");
+    if (f->depth > 200)
+        return cli_wrong_usage("torture", "--depth takes at most 200");
     if (f->atomic_bytes != 8 && f->atomic_bytes != 16 && f->atomic_bytes != 64)
         return cli_wrong_usage("torture", "--atomic-bytes takes 8 or 64");
     if (t->value_bytes[1] > FAR_VALUE_MAX)
         return cli_wrong_usage("torture", "--value-size: at most %d", FAR_VALUE_MAX);
-    if (t->ops < 1)
-        return cli_wrong_usage("torture", "--ops takes 1 or more");
     if (f->jobs < 1 || f->jobs > 64)
         return cli_wrong_usage("torture", "--jobs takes 1..64");
     if (f->jobs > 1 && (f->history || f->trace))
@@ -133,6 +135,7 @@ static int run_inline(const torture_flags *f, far_torture_result *sum) {
             printf("seed %" PRIu64 ": %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " merged, trace %016" PRIx64 "\n",
                    seed, one.ops, one.crashes, one.merged, one.trace_hash);
         add(sum, &one);
+        far_coverage_take(f->met);
         if (seed == UINT64_MAX)
             break;
     }
@@ -147,6 +150,7 @@ static void child_main(const torture_flags *f, uint64_t first, int out) {
             fprintf(stderr, "farindex: seed %" PRIu64 ": %s\n", seed, far_last_error());
             _exit(CLI_FAILED);
         }
+        far_coverage_take(f->met);
         fflush(stdout);
         if (write(out, &one, sizeof(one)) != sizeof(one))
             _exit(CLI_FAILED);
@@ -209,6 +213,30 @@ static int run_jobs(const torture_flags *f, far_torture_result *sum) {
 }
 
 
+/* The numbers are in memory that child processes share. */
+static int open_coverage(torture_flags *f) {
+    f->met = mmap(NULL, (far_coverage_points() + 1) * sizeof(*f->met), PROT_READ | PROT_WRITE,
+                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return f->met == MAP_FAILED ? cli_failed("mmap: %s", strerror(errno)) : 0;
+}
+
+
+static void show_result(const torture_flags *f, const far_torture_result *sum) {
+    const char *kind = f->torture.kind;
+    if (sum->gave_up)
+        printf("torture: %" PRIu64 " keys could not be decided within the budget\n", sum->gave_up);
+    if (f->questions)
+        printf("torture: memory nodes were silent %" PRIu64 " times and restarted %" PRIu64 " times\n", sum->silences,
+               sum->restarts);
+    if (f->coverage)
+        far_coverage_show(f->met, kind, stdout);
+    printf("torture: %s: %" PRIu64 " seeds, %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " violations, %" PRIu64
+           " check problems\n",
+           kind, sum->seeds, sum->ops, sum->crashes, sum->violations, sum->problems);
+    far_coverage_tell(f->met, kind, stdout);
+}
+
+
 int cli_torture(int argc, char **argv) {
     torture_flags f = {.seeds = {1, 100},
                        .jobs = 1,
@@ -232,9 +260,10 @@ int cli_torture(int argc, char **argv) {
         {"compute-nodes", CLI_NUMBER, &f.compute_nodes, "N",
          "compute nodes they sit on; a crash takes one, one survives (2)"},
         {"memory-nodes", CLI_NUMBER, &f.memory_nodes, "N", "memory nodes (2)"},
-        {"ops", CLI_NUMBER, &t->ops, "N", "operations per seed, over all clients (200)"},
-        {"depth", CLI_NUMBER, &f.depth, "N", "operations in flight per client (1)"},
-        {"key-space", CLI_NUMBER, &t->key_space, "N", "how many keys they work on (0: 8, with every fourth seed 100)"},
+        {"ops", CLI_NUMBER, &t->ops, "N", "operations per seed, over all clients (0: 200, with some seeds up to 1600)"},
+        {"depth", CLI_NUMBER, &f.depth, "N", "operations in flight per client (0: 1, with every third seed 4)"},
+        {"key-space", CLI_NUMBER, &t->key_space, "N",
+         "how many keys they work on (0: 8, every fourth seed 100, some 3 to 1000)"},
         {"keys", CLI_TEXT, &t->keys, "u64|email|prefix", "their kind (u64)"},
         {"value-size", CLI_RANGE_BYTES, t->value_bytes, "N|A..B", "bytes of a value (8..200)"},
         {"faults", CLI_TEXT, &f.faults, "LIST", "of tear,reorder,stall,crash; or none, all (all)"},
@@ -244,8 +273,9 @@ int cli_torture(int argc, char **argv) {
         {"questions", CLI_SWITCH, &f.questions, "on|off",
          "claims, deaths and cuts take messages, as over a network; memory nodes fall silent and restart (off)"},
         {"atomics-in-order", CLI_SWITCH, &f.in_order, "on|off", "does the fabric keep them in order (off)"},
-        {"options", CLI_TEXT, &t->options, "LIST", "of the index: name=value,.."},
-        {"rdwc", CLI_SWITCH, &f.rdwc, "on|off", "merge operations on one key (on)"},
+        {"options", CLI_TEXT, &t->options, "LIST",
+         "of the index: name=value,.. (by turns of the seed tiny tables, and the defaults)"},
+        {"rdwc", CLI_SWITCH, &f.rdwc, "on|off", "merge operations on one key (on, but for some seeds)"},
         {"churn", CLI_SWITCH, &f.churn, "on|off",
          "sessions, indexes and compute nodes come and go, the pool is swept (on)"},
         {"scans", CLI_SWITCH, &f.scans, "on|off", "scans among the operations (on, where the kind can)"},
@@ -255,6 +285,7 @@ int cli_torture(int argc, char **argv) {
         {"trace", CLI_TEXT, &f.trace, "FILE", "writes the verb trace"},
         {"jobs", CLI_NUMBER, &f.jobs, "N", "seeds in parallel processes (1)"},
         {"verbose", CLI_FLAG, &t->verbose, NULL, "one line per seed, with the hash of its trace"},
+        {"coverage", CLI_FLAG, &f.coverage, NULL, "how often each named point of the code was met"},
         {NULL, CLI_FLAG, NULL, NULL, NULL},
     };
     static const char notes[] = "Every history is checked for linearizability per key and for the scan rule, the index "
@@ -265,20 +296,15 @@ int cli_torture(int argc, char **argv) {
     int err = cli_parse(argc, argv, "torture --index KIND [OPTIONS]", options, notes, NULL, &help);
     if (err || help)
         return err;
-    if ((err = check_flags(&f)) || (err = open_file(f.history, &t->history)) || (err = open_file(f.trace, &t->trace)))
+    if ((err = check_flags(&f)) || (err = open_file(f.history, &t->history)) || (err = open_file(f.trace, &t->trace)) ||
+        (err = open_coverage(&f)))
         return err;
     far_torture_result sum = {0};
     err = f.jobs > 1 ? run_jobs(&f, &sum) : run_inline(&f, &sum);
     cli_progress_end();
     int unwritten = close_file(t->history) | close_file(t->trace);
     err = err ? err : unwritten;
-    if (sum.gave_up)
-        printf("torture: %" PRIu64 " keys could not be decided within the budget\n", sum.gave_up);
-    if (f.questions)
-        printf("torture: memory nodes were silent %" PRIu64 " times and restarted %" PRIu64 " times\n", sum.silences,
-               sum.restarts);
-    printf("torture: %s: %" PRIu64 " seeds, %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " violations, %" PRIu64
-           " check problems\n",
-           t->kind, sum.seeds, sum.ops, sum.crashes, sum.violations, sum.problems);
+    show_result(&f, &sum);
+    munmap(f.met, (far_coverage_points() + 1) * sizeof(*f.met));
     return err ? err : sum.violations || sum.problems || sum.gave_up ? CLI_NOT_FOUND : CLI_DONE;
 }

@@ -17,10 +17,12 @@ uint64_t far_task_random(far_task *t) {
 }
 
 
-void far_task_reached(far_task *t, const char *name) {
+void far_task_reached(far_task *t, far_point_site *site) {
     far_conn *conn = t->session->conn;
-    if (conn->fabric->watch)
-        conn->fabric->watch->point(conn, name, t->label);
+    if (!conn->fabric->watch)
+        return;
+    atomic_fetch_add_explicit(&site->met, 1, memory_order_relaxed);
+    conn->fabric->watch->point(conn, site->name, t->label);
 }
 
 

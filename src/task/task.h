@@ -102,13 +102,20 @@ bool far_task_is_unattended(const far_task *t);
  * do without, or do it now. */
 bool far_spawn(far_task *t, void (*run)(far_task *t, void *arg), const void *arg, size_t bytes);
 
-/* A named point of index code, where a simulated test can stop, kill or reorder. Costs nothing elsewhere. */
-#define far_point(t, name)                                                                                             \
+/* A named point of index code, where a simulated test can stop, kill or reorder. Costs nothing elsewhere. The linker gathers
+ * all of a binary (points.h): what tests never came to can be told without a list that somebody keeps. */
+typedef struct far_point_site {
+    const char *name, *function;
+    _Atomic uint64_t met; /* how often it was reached, on the simulator */
+} far_point_site;
+#define far_point(t, point_name)                                                                                       \
     do {                                                                                                               \
+        static far_point_site far_site = {.name = "" point_name, .function = __func__};                                \
+        static far_point_site *const far_listed __attribute__((used, section("far_points"))) = &far_site;              \
         if (__builtin_expect(atomic_load_explicit(&far_is_simulated, memory_order_relaxed), 0))                        \
-            far_task_reached(t, name);                                                                                 \
+            far_task_reached(t, &far_site);                                                                            \
     } while (0)
-void far_task_reached(far_task *t, const char *name);
+void far_task_reached(far_task *t, far_point_site *site);
 
 void far_count_retry(far_task *t);
 void far_count_lock_retry(far_task *t); /* a retry because somebody holds a lock */

@@ -59,6 +59,15 @@ static int check_pool(client *c) {
 }
 
 
+/* Beside live clients: what it sees of their work is no problem. */
+static int check_index(client *c) {
+    int err = 0;
+    for (unsigned i = 0; i < c->run->torture->checks && err == 0; i++)
+        err = judge(c, "a check of the index", far_index_check(c->session, c->node->index, tell, c->run));
+    return err;
+}
+
+
 /* Operations on an index that comes and goes. Values of one key have one size: what is read must be whole. */
 static int use_side_index(client *c, far_index *index) {
     uint8_t value[2048], key[8];
@@ -197,7 +206,8 @@ void far_torture_churn(void *arg) {
             return;
         }
         for (err = 0; err == 0 && c->left > 0 && !far_torture_is_dead(c); c->left--)
-            err = step(c);
+            if ((err = check_index(c)) == 0)
+                err = step(c);
         far_torture_leave(c);
     }
 }

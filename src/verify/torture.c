@@ -11,8 +11,6 @@
 
 #define PROBLEMS_SHOWN 10
 #define TIME_LIMIT     1000000000ull /* ns of virtual time for the clients together: a thousand times what they need */
-#define HOT_KEYS       8             /* of most seeds, unless told otherwise */
-#define MANY_KEYS      100           /* of every fourth: larger structures, which hot keys alone never make */
 #define CHURN_STEPS    6             /* of one who churns */
 #define ECHO_NS        5000000u      /* until all that a silence set going has happened */
 
@@ -26,8 +24,6 @@ void far_torture_init(far_torture *torture) {
     torture->clients = 4;
     torture->compute_nodes = 2;
     torture->memory_nodes = 2;
-    torture->depth = 1;
-    torture->ops = 200;
     torture->keys = "u64";
     torture->value_bytes[0] = 8;
     torture->value_bytes[1] = 200;
@@ -253,9 +249,7 @@ int far_torture_run(const far_torture *asked, uint64_t seed, far_torture_result 
     run r = {.torture = torture,
              .seed = seed,
              .out = out,
-             .key_space = torture->key_space ? torture->key_space
-                          : seed % 4         ? HOT_KEYS
-                                             : MANY_KEYS,
+             .key_space = torture->key_space,
              .node_count = torture->compute_nodes,
              .client_count = torture->clients + (torture->churn ? torture->compute_nodes : 0)};
     far_random_seed(&r.random, seed);
@@ -276,6 +270,7 @@ int far_torture_run(const far_torture *asked, uint64_t seed, far_torture_result 
         far_sim_limit(r.world, TIME_LIMIT);
         far_sim_result how = far_sim_run(r.world);
         far_sim_on_verb(r.world, NULL, NULL);
+        far_sim_on_point(r.world, NULL, NULL);
         if (how == FAR_SIM_ENDED)
             look_after(&r);
         else

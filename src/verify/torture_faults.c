@@ -4,8 +4,11 @@
 
 #include "pool/handle.h"
 
+#include <string.h>
+
 #define SILENCE_SHORT 100000u /* ns of a memory node: a client that waits for one loses patience after so long */
 #define SILENCE_LONG  600000u
+#define LOST_WITHIN   20000u /* ns after torture->lost_at: some round trips */
 
 typedef far_tortured run;
 typedef far_torture_client client;
@@ -44,6 +47,17 @@ void far_torture_kill(run *r, node *n) {
 }
 
 
+static void end_session(client *c) {
+    if (!c->session || !c->session->id)
+        return;
+    c->run->crashes++;
+    if (c->loses)
+        far_sim_lose(c->session->conn);
+    else
+        far_sim_declare_dead(c->run->world, c->session->id, c->session->generation);
+}
+
+
 static void on_verb(void *ctx, const far_sim_posted *posted) {
     run *r = ctx;
     begin_silences(r);
@@ -52,16 +66,30 @@ static void on_verb(void *ctx, const far_sim_posted *posted) {
         if (c->sim != posted->client)
             continue;
         node *n = c->node;
-        if (n->verbs_to_live && !n->renewing && --n->verbs_to_live == 0 && !far_torture_is_killed(n)) {
+        if (n->verbs_to_live && !n->renewing && --n->verbs_to_live == 0 && !far_torture_is_killed(n))
             far_torture_kill(r, n);
-        } else if (c->verbs_to_live && --c->verbs_to_live == 0 && c->session && c->session->id) {
-            r->crashes++;
-            if (c->loses)
-                far_sim_lose(c->session->conn);
-            else
-                far_sim_declare_dead(r->world, c->session->id, c->session->generation);
-        }
+        else if (c->verbs_to_live && --c->verbs_to_live == 0)
+            end_session(c);
         return;
+    }
+}
+
+
+static void end_session_now(void *client_of_it) {
+    end_session(client_of_it);
+}
+
+
+/* The client has come to where sessions are lost: a little later, while some verbs of what it posts have taken effect, and
+ * others not. */
+static void on_point(void *ctx, const far_sim_client *sim, const char *name) {
+    run *r = ctx;
+    for (unsigned i = 0; i < r->client_count; i++) {
+        client *c = &r->clients[i];
+        if (c->sim != sim || strcmp(name, r->torture->lost_at) != 0 || !far_random_chance(&r->random, 1, 2))
+            continue;
+        c->loses = far_random_chance(&r->random, 1, 2);
+        far_sim_at(r->world, far_sim_now(r->world) + far_random_below(&r->random, LOST_WITHIN), end_session_now, c);
     }
 }
 
@@ -111,4 +139,6 @@ void far_torture_set_faults(run *r) {
     plan_silences(r);
     far_sim_set_faults(r->world, fault_bits(r->torture));
     far_sim_on_verb(r->world, on_verb, r);
+    if (r->torture->lost_at && r->torture->stall)
+        far_sim_on_point(r->world, on_point, r);
 }

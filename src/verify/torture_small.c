@@ -1,50 +1,125 @@
-/* Options with which a few hundred operations go through all that a kind does: tables as small as they can be. By
- * turns of the seed, where the caller has none of its own; every fifth seed has the defaults of the kind. And whether
- * there are times at which all keys go: an index that is empty may shrink. */
+/* Options with which a few hundred operations go through all that a kind does: tables as small as they can be, and work
+ * that meets where it seldom would. By turns of the seed, where the caller has no options of its own; the last of each
+ * round has the defaults of the kind. And whether there are times at which all keys go: an index that is empty may
+ * shrink. test_torture_coverage proves that every point of a kind's code is met. */
 #include "verify/torture_run.h"
 
 #include <string.h>
 
-typedef struct small_index {
+#define USUAL_OPS  200
+#define HOT_KEYS   8   /* of most seeds */
+#define MANY_KEYS  100 /* of every fourth: larger structures, which hot keys alone never make */
+#define MANY_DEPTH 4   /* operations in flight of every third: gets that are submitted together are done together */
+
+typedef struct small_index { /* what is 0 is as usual */
     const char *kind, *options;
-    const char *keys; /* of these alone; NULL: any */
-    uint64_t value_bytes;
-    uint64_t key_space; /* 0: as usual */
+    const char *keys; /* where the caller has asked for no others; with value_bytes: of these alone */
+    uint64_t value_bytes, key_space, ops;
+    bool apart; /* RDWC merges nothing: operations of one compute node meet at the key */
+    unsigned checks;
+    const char *lost_at;
 } small_index;
 
+#define WORDS(set) .keys = (set), .value_bytes = 8
+
+/* Of each kind so many that rounds of 4 (MANY_KEYS) and of 3 (MANY_DEPTH) fall on each row in turn. */
 static const small_index small_indexes[] = {
-    {"dolphin", "leaf_slots=2,walk_slice=2,scan_batch=2,hot_updates=on", NULL, 0, 0},
-    {"dolphin", "leaf_slots=4,insert=cas", NULL, 0, 0},
-    {"dolphin", "leaf_slots=1,walk_slice=4", "seq", 0, 0}, /* all below one entry of the root: nodes that grow */
-    {"dolphin", "leaf_slots=4,value_size=8", "seq", 8, 0},
-    {"shard", "partitions=1,bits=0,slots=2,l2_slots=1,load=15", NULL, 0, 0},
-    {"shard", "partitions=2,bits=0,slots=2,l2_slots=1,load=95,afs=1", NULL, 0, 0},
-    {"shard", "key_size=8,value_size=8,narrow=on,partitions=1,bits=0,slots=1,l2_slots=1,load=60", "seq", 8, 0},
-    {"shard", "key_size=8,value_size=8,narrow=on,partitions=1,bits=0,slots=2,l2_slots=1,load=95,afs=1", "seq", 8, 0},
-    {"chime", "span=12,hop=2,merge=sparse", NULL, 0, 24},
-    {"chime", "span=12,hop=4,merge=sparse,walk_slice=2,hotspot=4K", NULL, 0, 100},
-    {"chime", "key_size=8,value_size=8,span=12,hop=2,merge=sparse,hotspot=4K", "u64", 8, 24},
-    {"chime", "key_size=8,value_size=8,span=12,hop=4,merge=sparse,walk_slice=2", "u64", 8, 100},
+    {.kind = "chime", .options = "span=12,hop=2,merge=sparse", .key_space = 24},
+    {.kind = "chime", .options = "span=12,hop=4,merge=sparse,walk_slice=2,hotspot=4K", .key_space = 100},
+    {.kind = "chime",
+     .options = "key_size=8,value_size=8,span=12,hop=2,merge=sparse,hotspot=4K",
+     WORDS("u64"),
+     .key_space = 24},
+    {.kind = "chime",
+     .options = "key_size=8,value_size=8,span=12,hop=4,merge=sparse,walk_slice=2",
+     WORDS("u64"),
+     .key_space = 100},
+    {.kind = "chime", .options = "span=12,hop=4,merge=sparse", .key_space = 12, .apart = true},
+    /* So many leaves that inner nodes split. */
+    {.kind = "chime", .options = "span=12,hop=2,merge=empty", .key_space = 1000, .ops = 400},
+
+    /* The adjuster of prefix lengths acts, segments of the skip table grow and are swept. */
+    {.kind = "dart", .options = "adjust_every=4,directory_bits=1,upkeep_batch=1", .keys = "prefix"},
+    {.kind = "dart",
+     .options = "adjust_every=4,directory_bits=0,upkeep_batch=1,walk_slice=2,masked_freeze=off",
+     .keys = "prefix"},
+    {.kind = "dart",
+     .options = "adjust_every=4,directory_bits=2,upkeep_batch=2,walk_slice=1,one_fingerprint=on",
+     .keys = "email"},
+    {.kind = "dart",
+     .options = "masked_freeze=off,bucket=8,upkeep_batch=1,adjust_every=16",
+     .key_space = 100,
+     .apart = true},
+
+    {.kind = "dolphin", .options = "leaf_slots=2,walk_slice=2,scan_batch=2,hot_updates=on", .keys = "seq"},
+    {.kind = "dolphin", .options = "leaf_slots=4,insert=cas", .key_space = 4, .apart = true},
+    /* All below one entry of the root: nodes that grow. */
+    {.kind = "dolphin", .options = "leaf_slots=1,walk_slice=4", .keys = "seq"},
+    {.kind = "dolphin", .options = "leaf_slots=4,value_size=8", WORDS("seq")},
+    /* Leaves of several units, READ while their few keys come and go: values that are not there yet, or no more. */
+    {.kind = "dolphin", .options = "leaf_slots=8,hints=off", .key_space = 3, .ops = 1600, .apart = true, .checks = 150},
+    /* Splits of which one entry is there and the other is not. */
+    {.kind = "dolphin",
+     .options = "leaf_slots=2,walk_slice=1",
+     .keys = "prefix",
+     .key_space = 100,
+     .ops = 800,
+     .lost_at = "dolphin:cut"},
+
+    {.kind = "shard", .options = "partitions=1,bits=0,slots=2,l2_slots=1,load=15"},
+    {.kind = "shard", .options = "partitions=2,bits=0,slots=2,l2_slots=1,load=95,afs=1"},
+    {.kind = "shard",
+     .options = "key_size=8,value_size=8,narrow=on,partitions=1,bits=0,slots=1,l2_slots=1,load=60",
+     WORDS("seq")},
+    {.kind = "shard",
+     .options = "key_size=8,value_size=8,narrow=on,partitions=1,bits=0,slots=2,l2_slots=1,load=95,afs=1",
+     WORDS("seq")},
+
+    {.kind = "smart", .options = "walk_slice=2,scan_batch=2,merge=eager", .keys = "prefix"},
+    {.kind = "smart", .options = "key_size=8,value_size=8,merge=eager", WORDS("u64")},
+    {.kind = "smart", .options = "walk_slice=2,scan_batch=1,patience=2,merge=eager", .keys = "email"},
+    {.kind = "smart", .options = "update=lock,merge=eager,node_types=1", .apart = true, .lost_at = "smart:locked"},
 };
+
+
+static const small_index *row_of(const char *kind, uint64_t seed) {
+    uint64_t rows = 0, turn;
+    for (size_t i = 0; i < sizeof(small_indexes) / sizeof(small_indexes[0]); i++)
+        rows += strcmp(small_indexes[i].kind, kind) == 0;
+    turn = seed % (rows + 1);
+    for (size_t i = 0; i < sizeof(small_indexes) / sizeof(small_indexes[0]); i++)
+        if (strcmp(small_indexes[i].kind, kind) == 0 && --turn == 0)
+            return &small_indexes[i];
+    return NULL;
+}
+
+
+static void take_row(far_torture *torture, const small_index *row, bool free) {
+    torture->options = row->options;
+    torture->key_space = torture->key_space ? torture->key_space : row->key_space;
+    torture->ops = torture->ops ? torture->ops : row->ops;
+    torture->keys = row->keys && free ? row->keys : torture->keys;
+    torture->rdwc = torture->rdwc && !row->apart;
+    torture->checks = row->checks;
+    torture->lost_at = row->lost_at;
+    if (row->value_bytes)
+        torture->value_bytes[0] = torture->value_bytes[1] = row->value_bytes;
+}
 
 
 void far_torture_choose_small(far_torture *torture, uint64_t seed) {
     far_torture usual;
-    uint64_t turn = seed % 5, n = 0;
     far_torture_init(&usual);
     torture->ebb = strcmp(torture->kind, "shard") == 0 && seed / 5 % 2;
     bool free = strcmp(torture->keys, usual.keys) == 0 && torture->value_bytes[0] == usual.value_bytes[0] &&
                 torture->value_bytes[1] == usual.value_bytes[1];
-    for (size_t i = 0; i < sizeof(small_indexes) / sizeof(small_indexes[0]) && !torture->options; i++) {
-        const small_index *small = &small_indexes[i];
-        if (strcmp(small->kind, torture->kind) != 0 || ++n != turn || (small->keys && !free))
-            continue;
-        torture->options = small->options;
-        torture->key_space = torture->key_space ? torture->key_space : small->key_space;
-        torture->keys = small->keys ? small->keys : torture->keys;
-        if (small->value_bytes) {
-            torture->value_bytes[0] = torture->value_bytes[1] = small->value_bytes;
-            torture->churn = false; /* its indexes get values of all sizes */
-        }
-    }
+    const small_index *row = torture->options ? NULL : row_of(torture->kind, seed);
+    if (row && (free || !row->value_bytes))
+        take_row(torture, row, free);
+    if (!torture->key_space)
+        torture->key_space = seed % 4 ? HOT_KEYS : MANY_KEYS;
+    if (!torture->ops)
+        torture->ops = USUAL_OPS;
+    if (!torture->depth)
+        torture->depth = seed % 3 == 2 ? MANY_DEPTH : 1;
 }

@@ -20,13 +20,22 @@ static void stands(const far_torture *torture, uint64_t seed) {
 }
 
 
+/* As when they were found: defaults that seeds had got no options and no depth for then. */
+static far_torture plain(const char *kind) {
+    far_torture torture;
+    far_torture_init(&torture);
+    torture.kind = kind;
+    torture.options = "";
+    torture.depth = 1;
+    return torture;
+}
+
+
 /* The sessions that opened or closed an index were lost on the way, and their word in the table of open indexes stayed:
  * drops of it waited for ever. */
 static void lost_openers_hold_up_no_drop(void **state) {
     (void)state;
-    far_torture torture;
-    far_torture_init(&torture);
-    torture.kind = "smart";
+    far_torture torture = plain("smart");
     torture.key_space = 8;
     stands(&torture, 2376);
     torture.keys = "email";
@@ -40,9 +49,7 @@ static void lost_openers_hold_up_no_drop(void **state) {
 /* A block that a sweep had freed, unheard by its owner, was taken as part of a run. */
 static void freed_blocks_do_not_come_back_to_their_old_owner(void **state) {
     (void)state;
-    far_torture torture;
-    far_torture_init(&torture);
-    torture.kind = "toy";
+    far_torture torture = plain("toy");
     torture.pool_bytes = 1 << 20;
     torture.memory_nodes = 1;
     torture.value_bytes[0] = 0;
@@ -56,9 +63,7 @@ static void freed_blocks_do_not_come_back_to_their_old_owner(void **state) {
  * would find by itself was told as lost. */
 static void what_changes_hands_beside_a_check_is_not_lost(void **state) {
     (void)state;
-    far_torture torture;
-    far_torture_init(&torture);
-    torture.kind = "shard";
+    far_torture torture = plain("shard");
     torture.scans = false;
     stands(&torture, 424);
 }
@@ -67,9 +72,7 @@ static void what_changes_hands_beside_a_check_is_not_lost(void **state) {
 /* An index whose creator lost its session right after it was listed was taken for one that is gone. */
 static void listed_indexes_are_not_collected(void **state) {
     (void)state;
-    far_torture torture;
-    far_torture_init(&torture);
-    torture.kind = "dolphin";
+    far_torture torture = plain("dolphin");
     torture.keys = "email";
     torture.atomic_bytes = 8;
     stands(&torture, 663);
@@ -79,11 +82,10 @@ static void listed_indexes_are_not_collected(void **state) {
 /* Blocks that a half-replaced leaf named were freed since, and called broken; and a NULL was half replaced. */
 static void dolphin_between_two_entries(void **state) {
     (void)state;
-    far_torture torture;
-    far_torture_init(&torture);
-    torture.kind = "dolphin";
+    far_torture torture = plain("dolphin");
     torture.keys = "email";
     torture.atomic_bytes = 64;
+    torture.options = "leaf_slots=2,walk_slice=2,scan_batch=2,hot_updates=on";
     stands(&torture, 2336);
     torture.keys = "prefix";
     torture.options = "coverage=lastbyte,insert=cas";

@@ -179,6 +179,7 @@ static told run_and_listen(const far_torture *torture, uint64_t seed) {
 static void a_seed_replays_to_the_byte(void **state) {
     (void)state;
     far_torture torture = toy("broken=lost_update");
+    torture.depth = 1; /* with more in flight the first seed that fails has no history to show, only broken memory */
     uint64_t seed = caught_at(&torture);
     told first = run_and_listen(&torture, seed), again = run_and_listen(&torture, seed),
          other = run_and_listen(&torture, seed + 1);

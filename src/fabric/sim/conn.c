@@ -442,6 +442,13 @@ static void conn_fence_self(far_conn *base) {
 }
 
 
+void far_sim_on_point(far_sim_world *world, void (*fn)(void *ctx, const far_sim_client *client, const char *name),
+                      void *ctx) {
+    world->on_point = fn;
+    world->on_point_ctx = ctx;
+}
+
+
 void far_sim_on_verb(far_sim_world *world, void (*fn)(void *ctx, const far_sim_posted *posted), void *ctx) {
     world->on_verb = fn;
     world->on_verb_ctx = ctx;

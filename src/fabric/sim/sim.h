@@ -120,6 +120,10 @@ typedef struct far_sim_posted {
  * whole batch counts as posted then; far_sim_kill_exact says how much of it happens), not wait. NULL ends it. */
 void far_sim_on_verb(far_sim_world *world, void (*fn)(void *ctx, const far_sim_posted *posted), void *ctx);
 
+/* The same for points in index code: fn is told when a client comes to one, before it stalls, stops or dies there. */
+void far_sim_on_point(far_sim_world *world, void (*fn)(void *ctx, const far_sim_client *client, const char *name),
+                      void *ctx);
+
 /* ---- Steering: what happens at a certain verb of a client. Every request works once. ---- */
 
 typedef enum far_sim_kind {

@@ -323,6 +323,8 @@ struct far_sim_world {
 
     void (*on_verb)(void *ctx, const far_sim_posted *posted);
     void *on_verb_ctx;
+    void (*on_point)(void *ctx, const far_sim_client *client, const char *name);
+    void *on_point_ctx;
 
     uint64_t clock; /* of the watch */
     uint64_t errors;

@@ -127,6 +127,8 @@ static void watch_point(far_conn *base, const char *name, const char *label) {
     sim_conn *conn = (sim_conn *)base;
     far_sim_client *client = conn->world->running;
     sim_trace(conn->world, SIM_TRACE_POINT, client, name, 0);
+    if (conn->world->on_point)
+        conn->world->on_point(conn->world->on_point_ctx, client, name);
     sim_fault_stall(client);
     if (client->rules)
         sim_steer_point(client, name, label);

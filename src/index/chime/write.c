@@ -279,7 +279,10 @@ static int insert_item(chime_op *op, chime_change *c, chime_node *n, const chime
         return split(op, c, n, false);
     }
     chime_place(st, n->w, at, op->home, op->key.first, c->words);
-    far_point(op->t, hops ? "chime:hop" : "chime:insert");
+    if (hops)
+        far_point(op->t, "chime:hop");
+    else
+        far_point(op->t, "chime:insert");
     return commit_insert(op, c, n, lock, before, moves, (unsigned)hops, at);
 }
 

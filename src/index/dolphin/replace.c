@@ -236,6 +236,7 @@ static void put_cut(dolphin_change *c, const dolphin_content *it) {
     bool blocks = false;
     if (c->adds == 0)
         return;
+    far_point(c->op->t, "dolphin:cut");
     cut[0] = dolphin_entry_lb(c->add[c->adds - 1]);
     cut[1] = 0;
     for (unsigned i = 0; i < c->op->st->slots; i++) {

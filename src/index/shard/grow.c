@@ -91,7 +91,10 @@ int shard_try_grow(far_task *t, far_index *index, shard_partition *part) {
 int shard_next_phase(far_task *t, far_index *index, shard_partition *part, uint64_t root) {
     unsigned d = shard_root_d(root);
     bool drain = shard_root_phase(root) == SHARD_DRAIN;
-    far_point(t, drain ? "shard:to_stable" : "shard:to_drain");
+    if (drain)
+        far_point(t, "shard:to_stable");
+    else
+        far_point(t, "shard:to_drain");
     int err = shard_move_root(
         t, part, root, shard_root_next(root, d, drain ? SHARD_STABLE : SHARD_DRAIN, true, shard_root_stamp(root)));
     if (err == 1 && drain) {
