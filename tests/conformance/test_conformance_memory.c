@@ -164,9 +164,8 @@ static void put_short_values(const rig *r, uint64_t version) {
 
 /* Puts long values until no room is found for many in a row, or each key was tried: the first to fail says little of how full the pool is, it may
  * have wanted more in one piece than most. */
-static void fill_to_the_brim(const rig *r, uint64_t version) {
+static void put_long_values(const rig *r, uint64_t version) {
     enum { IN_A_ROW = 12 };
-    put_short_values(r, version);
     for (uint64_t n = 0, failed = 0; n < BRIM_KEYS && failed < IN_A_ROW; n++) {
         int result = put_number(r, n, version);
         assert_true(result == FAR_OK || result == FAR_ERR_NO_MEMORY);
@@ -182,8 +181,12 @@ static void what_is_deleted_comes_back(const conform *c) {
     uint64_t first_time = 0;
     for (uint64_t round = 0; round <= 2; round++) {
         far_usage usage = {0};
-        fill_to_the_brim(&r, round);
-        assert_ok(far_index_usage(r.session, r.index, &usage));
+        put_short_values(&r, round);
+        /* On a busy host what was deleted may come home too late for a put, which is told that there is no room. */
+        for (unsigned pass = 0; pass < 4 && (pass == 0 || usage.value_bytes < first_time / 100 * 90); pass++) {
+            put_long_values(&r, round);
+            assert_ok(far_index_usage(r.session, r.index, &usage));
+        }
         if (round == 0)
             first_time = usage.value_bytes;
         if (usage.value_bytes < first_time / 100 * 90)
