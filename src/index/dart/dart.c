@@ -142,7 +142,7 @@ static const far_option_def options[] = {
     {"express_cache", FAR_OPTION_NUMBER, 64 << 20, 0, 1ll << 40, NULL,
      "bytes of the cache of skip table entries, at most"},
     {"probe_width", FAR_OPTION_NUMBER, 2, 1, 4, NULL, "prefix lengths looked up at once, at most"},
-    {"directory_bits", FAR_OPTION_NUMBER, 12, 0, 16, NULL,
+    {"directory_bits", FAR_OPTION_NUMBER, 13, 0, 16, NULL,
      "log2 of the size of the skip table's directory, whose segments grow with the index"},
     SWITCH("one_fingerprint", 0, "for tests: all fingerprints are the same"),
     {"adjust_every", FAR_OPTION_NUMBER, 8192, 1, 1 << 30, NULL,
