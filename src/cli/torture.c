@@ -63,7 +63,7 @@ static int check_flags(torture_flags *f) {
     if (f->depth > 200)
         return cli_wrong_usage("torture", "--depth takes at most 200");
     if (f->atomic_bytes != 8 && f->atomic_bytes != 16 && f->atomic_bytes != 64)
-        return cli_wrong_usage("torture", "--atomic-bytes takes 8 or 64");
+        return cli_wrong_usage("torture", "--atomic-bytes takes 8, 16 or 64");
     if (t->value_bytes[1] > FAR_VALUE_MAX)
         return cli_wrong_usage("torture", "--value-size: at most %d", FAR_VALUE_MAX);
     if (f->jobs < 1 || f->jobs > 64)

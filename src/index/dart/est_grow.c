@@ -74,7 +74,7 @@ typedef struct first_segment {
 } first_segment;
 
 
-/* Puts the WRITEs of empty segments. Returns how many: fewer than asked for when memory ran out; or an error, and there is
+/* Puts the WRITEs of empty segments. Returns how many: fewer than asked for when one could not be had; or an error, and there is
  * none. *apart: one of them lies on another node than its directory word. */
 static int put_empty(far_task *t, far_index *index, const unsigned *at, unsigned count, first_segment *made,
                      bool *apart) {
