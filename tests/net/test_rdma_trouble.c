@@ -194,8 +194,23 @@ static finding test_card(card_retry retry, bool tears, const char *options, cons
 }
 
 
+/* On a busy machine the writer may not come to its turn while a READ is stopped: again until it did. */
+static finding find_broken(card_retry retry, bool tears, const char *options, const char *capability) {
+    finding found;
+    do
+        found = test_card(retry, tears, options, capability);
+    while (found.broken == 0);
+    return found;
+}
+
+
 static finding test_reads(card_retry retry, const char *options) {
     return test_card(retry, false, options, "reads_in_order");
+}
+
+
+static finding find_reads(const char *options) {
+    return find_broken(CARD_RETRIES_THE_FIRST_ALONE, false, options, "reads_in_order");
 }
 
 
@@ -224,8 +239,8 @@ static void a_read_that_samples_again_alone_is_found_and_the_order_given_up(void
     finding found = test_reads(CARD_RETRIES_BOTH, "");
     assert_true(found.claimed && found.broken == 0 && !found.recorded);
     expect_order_of_reads(true);
-    found = test_reads(CARD_RETRIES_THE_FIRST_ALONE, "");
-    assert_true(found.claimed && found.broken > 0 && found.recorded);
+    found = find_reads("");
+    assert_true(found.claimed && found.recorded);
     expect_order_of_reads(false);
     expect_status(FAR_REFUTED_READS_IN_ORDER);
     found = test_reads(CARD_RETRIES_NONE, "");
@@ -242,8 +257,8 @@ static void a_read_that_samples_again_alone_is_found_and_the_order_given_up(void
 /* Who has given it up himself is told nothing new. */
 static void an_order_that_nobody_claims_is_not_refuted(void **state) {
     (void)state;
-    finding found = test_reads(CARD_RETRIES_THE_FIRST_ALONE, "?reads_in_order=off");
-    assert_true(!found.claimed && found.broken > 0 && !found.recorded);
+    finding found = find_reads("?reads_in_order=off");
+    assert_true(!found.claimed && !found.recorded);
     expect_order_of_reads(true);
 }
 
@@ -251,8 +266,8 @@ static void an_order_that_nobody_claims_is_not_refuted(void **state) {
 static void a_card_that_tears_lines_is_found_and_the_pool_refused(void **state) {
     (void)state;
     far_pool *pool = NULL;
-    finding found = test_card(CARD_RETRIES_NONE, true, "", "atomic_bytes=64");
-    assert_true(found.claimed && found.broken > 0 && found.recorded);
+    finding found = find_broken(CARD_RETRIES_NONE, true, "", "atomic_bytes=64");
+    assert_true(found.claimed && found.recorded);
     assert_int_equal(far_pool_open(card_uri, NULL, &pool), FAR_ERR_UNSUPPORTED);
     assert_non_null(strstr(far_last_error(), "make a new pool with atomic_bytes=8"));
 }
@@ -261,8 +276,8 @@ static void a_card_that_tears_lines_is_found_and_the_pool_refused(void **state) 
 /* Who knows it beforehand makes a pool that does not rely on it: all who open it go by that. */
 static void a_pool_can_be_made_that_does_not_rely_on_lines(void **state) {
     (void)state;
-    finding found = test_card(CARD_RETRIES_NONE, true, "?atomic_bytes=8", "atomic_bytes=64");
-    assert_true(!found.claimed && found.broken > 0 && !found.recorded);
+    finding found = find_broken(CARD_RETRIES_NONE, true, "?atomic_bytes=8", "atomic_bytes=64");
+    assert_true(!found.claimed && !found.recorded);
     far_pool *pool = open_pool("", 0);
     assert_int_equal(pool->geometry.capabilities.atomic_bytes, 8);
     far_pool_close(pool);
