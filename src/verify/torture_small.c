@@ -38,10 +38,11 @@ static const small_index small_indexes[] = {
     /* So many leaves that inner nodes split. */
     {.kind = "chime", .options = "span=12,hop=2,merge=empty", .key_space = 1000, .ops = 400},
 
-    /* The adjuster of prefix lengths acts, segments of the skip table grow and are swept. */
+    /* The adjuster of prefix lengths acts, segments of the skip table grow, become tables, and are swept. */
     {.kind = "dart", .options = "adjust_every=4,directory_bits=1,upkeep_batch=1", .keys = "prefix"},
+    {.kind = "dart", .options = "adjust_every=4,directory_bits=0,upkeep_batch=1,segment_log=0", .keys = "prefix"},
     {.kind = "dart",
-     .options = "adjust_every=4,directory_bits=0,upkeep_batch=1,walk_slice=2,masked_freeze=off",
+     .options = "adjust_every=4,directory_bits=0,upkeep_batch=1,walk_slice=2,masked_freeze=off,segment_log=0",
      .keys = "prefix"},
     {.kind = "dart",
      .options = "adjust_every=4,directory_bits=2,upkeep_batch=2,walk_slice=1,one_fingerprint=on",

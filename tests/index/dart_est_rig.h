@@ -47,9 +47,9 @@ static inline dart_node node_at(actor *a, const char *key, unsigned depth) {
 }
 
 
-static inline int count_names(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
-                              unsigned count, void *ctx) {
-    (void)t, (void)index, (void)at, (void)word;
+static inline int count_names(far_task *t, far_index *index, const dart_spot *spot, uint64_t word,
+                              const uint64_t *slots, unsigned count, void *ctx) {
+    (void)t, (void)index, (void)spot, (void)word;
     glance *g = ctx;
     for (unsigned i = 0; i < count; i++) {
         if (!dart_est_is_committed(slots[i]))
@@ -65,8 +65,8 @@ static inline int count_names(far_task *t, far_index *index, unsigned at, uint64
 static inline int count_names_task(far_task *t, void *arg) {
     glance *g = arg;
     int err = far_pin_take(t);
-    for (unsigned from = 0; err >= 0 && from < 1u << dart_est_of(g->index)->bits; from += DART_SEGMENTS_AT_ONCE)
-        err = dart_est_each_segment(t, g->index, from, count_names, g);
+    for (unsigned place = 0; err >= 0 && place < dart_est_places(dart_est_of(g->index));)
+        err = dart_est_each_segment(t, g->index, &place, count_names, g);
     far_pin_drop(t);
     return err;
 }

@@ -42,7 +42,7 @@ static void has_grown(actor *a) {
 
 
 static uint64_t directory_word(stage *s, const actor *a) {
-    return world_word(s->world, dart_est_directory_addr(dart_est_of(a->index), 0));
+    return world_word(s->world, dart_spot_at(dart_est_of(a->index), 0).addr);
 }
 
 
@@ -123,7 +123,7 @@ EST_RACE(A15_stale_directory_word) {
         reads(&s.c, "aba", "aba");
     bool fresh;
     uint64_t old = directory_word(&s, &s.b);
-    assert_true(dart_directory_get(&dart_est_of(s.c.index)->directory, 0, 0, &fresh) == old);
+    assert_true(dart_directory_get(&dart_est_of(s.c.index)->directory, 1, 0, &fresh) == old);
     grow_to(&s.a, NULL);
     let_memory_go(&s, &s.a);
     for (unsigned i = 0; i < 8; i++)
@@ -155,7 +155,7 @@ EST_RACE(A15b_directory_word_after_each_epoch) {
         bool fresh;
         far_pool_usage usage = {0};
         assert_int_equal(far_pool_stat(s.a.session, &usage), 0);
-        uint64_t kept = dart_directory_get(&dart_est_of(s.c.index)->directory, 0, usage.epoch, &fresh);
+        uint64_t kept = dart_directory_get(&dart_est_of(s.c.index)->directory, 1, usage.epoch, &fresh);
         assert_true(dart_word_addr(kept) == old && !(fresh && last));
         for (unsigned i = 0; i < 8; i++)
             reads(&s.c, "aba", "aba");
@@ -212,7 +212,7 @@ static void write_segment(segment_write *w) {
     stage s;
     bool known = w->addr != 0;
     set_up(&s, "size=4M,memory_nodes=2,masked_cas=on", OPTIONS);
-    unsigned node = far_addr_node(dart_est_directory_addr(dart_est_of(s.a.index), 0));
+    unsigned node = far_addr_node(dart_spot_at(dart_est_of(s.a.index), 0).addr);
     for (unsigned log_groups = 0; log_groups < 2; log_groups++)
         fill_for(s.a.session, (full_node){s.a.index, node, DART_TYPE_EST_SEGMENT, dart_segment_bytes(log_groups)});
     far_sim_on_verb(s.world, note_segment, w);

@@ -344,7 +344,7 @@ static void dies_before_upkeep(const char *sim, bool used_first) {
     settle(&s);
     dart_node o = node_at(&s.b, "aba", 2);
     for (unsigned i = 0; i < 16; i++) /* or the entry would change in place, in the batch that links N */
-        dart_directory_set(&dart_est_of(s.a.index)->directory, i, 0, 0);
+        dart_directory_set(&dart_est_of(s.a.index)->directory, 16 + i, 0, 0);
     busy_to(&s.a, "a", FAR_OP_INSERT, "abx", "a", "dart:installed", 1);
     far_sim_kill(s.a.pool->fabric);
     far_sim_resume(s.a.client);

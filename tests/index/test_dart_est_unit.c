@@ -48,8 +48,8 @@ static void groups_of_a_larger_segment_refine_those_of_a_smaller(void **state) {
     for (unsigned i = 0; i < 10000; i++) {
         uint64_t hash = far_random_next(&random);
         for (unsigned q = 0; q < DART_LOG_GROUPS_MAX; q++) {
-            assert_true(dart_hash_group(hash, q) < 1ull << q);
-            assert_int_equal(dart_hash_group(hash, q + 1) >> 1, dart_hash_group(hash, q));
+            assert_true(dart_hash_group(hash, 0, q) < 1ull << q);
+            assert_int_equal(dart_hash_group(hash, 0, q + 1) >> 1, dart_hash_group(hash, 0, q));
         }
     }
 }
@@ -64,22 +64,22 @@ static void a_directory_word_is_fresh_for_some_epochs_more(void **state) {
     (void)state;
     for (uint64_t epoch = 4080; epoch < 4120; epoch++) { /* over the end of the stored tag */
         far_budget *budget = far_budget_new(64 * KIB);
-        dart_cache cache;
+        dart_directory directory = {0};
         bool fresh;
         uint64_t word = dart_directory_word(3, 4096);
-        assert_int_equal(dart_cache_open(&cache, budget, "test", 4, DART_CHUNK_WORDS), 0);
-        assert_int_equal(dart_directory_get(&cache, 700, epoch, &fresh), 0);
-        dart_directory_set(&cache, 700, word, epoch);
+        assert_int_equal(dart_cache_open(&directory.words, budget, "test", 4, DART_CHUNK_WORDS), 0);
+        assert_int_equal(dart_directory_get(&directory, 700, epoch, &fresh), 0);
+        dart_directory_set(&directory, 700, word, epoch);
         for (uint64_t at = epoch - 1; at < epoch + 1000; at++) {
-            assert_int_equal(dart_directory_get(&cache, 700, at, &fresh), word);
+            assert_int_equal(dart_directory_get(&directory, 700, at, &fresh), word);
             assert_int_equal(fresh, at <= epoch + SEGMENT);
         }
-        dart_directory_set(&cache, 700, word, epoch - 1); /* the proof of an older operation */
-        assert_int_equal(dart_directory_get(&cache, 700, epoch + SEGMENT, &fresh), word);
+        dart_directory_set(&directory, 700, word, epoch - 1); /* the proof of an older operation */
+        assert_int_equal(dart_directory_get(&directory, 700, epoch + SEGMENT, &fresh), word);
         assert_true(fresh);
-        dart_directory_set(&cache, 700, 0, epoch);
-        assert_int_equal(dart_directory_get(&cache, 700, epoch, &fresh), 0);
-        dart_cache_close(&cache);
+        dart_directory_set(&directory, 700, 0, epoch);
+        assert_int_equal(dart_directory_get(&directory, 700, epoch, &fresh), 0);
+        dart_cache_close(&directory.words);
         assert_int_equal(far_budget_used(budget), 0);
         far_budget_free(budget);
     }
@@ -92,23 +92,24 @@ static void an_old_tag_never_looks_new(void **state) {
     static const uint64_t steps[] = {1, 3, 500, 1023, 1024, 1025, 4095, 4096, 4097, 100000};
     for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         far_budget *budget = far_budget_new(64 * KIB);
-        dart_cache directory, express;
+        dart_directory directory = {0};
+        dart_cache express;
         uint64_t epoch = 10, word = dart_directory_word(0, 4096), entry = dart_est_word(7, 1, DART_N8, 4096), got;
         bool fresh, current;
-        assert_int_equal(dart_cache_open(&directory, budget, "directory", 1, DART_CHUNK_WORDS), 0);
+        assert_int_equal(dart_cache_open(&directory.words, budget, "directory", 1, DART_CHUNK_WORDS), 0);
         assert_int_equal(dart_cache_open(&express, budget, "express", 1, DART_EXPRESS_WORDS), 0);
         dart_directory_set(&directory, 5, word, epoch);
         dart_express_put(&express, 0x123456789abcdef0ull, entry, epoch);
         for (unsigned n = 0; n < 20000 && epoch < 60000; n++) {
             uint64_t next = epoch + steps[i];
-            dart_cache_age(&directory, &express, epoch, next);
+            dart_cache_age(&directory.words, &express, epoch, next);
             epoch = next;
             dart_directory_get(&directory, 5, epoch, &fresh);
             bool kept = dart_express_get(&express, 0x123456789abcdef0ull, epoch, &got, &current);
             assert_int_equal(fresh, epoch <= 10 + SEGMENT);
             assert_int_equal(kept, epoch <= 10 + FRESH);
         }
-        dart_cache_close(&directory);
+        dart_cache_close(&directory.words);
         dart_cache_close(&express);
         far_budget_free(budget);
     }
@@ -120,22 +121,23 @@ static void an_old_tag_never_looks_new_after_a_long_sleep(void **state) {
     (void)state;
     for (uint64_t slept = 500; slept < 2 * DART_TAG_PERIOD; slept++) {
         far_budget *budget = far_budget_new(64 * KIB);
-        dart_cache directory, express;
+        dart_directory directory = {0};
+        dart_cache express;
         uint64_t epoch = 3 * DART_TAG_PERIOD, entry = dart_est_word(7, 1, DART_N8, 4096), got;
         bool fresh, current;
-        assert_int_equal(dart_cache_open(&directory, budget, "directory", 1, DART_CHUNK_WORDS), 0);
+        assert_int_equal(dart_cache_open(&directory.words, budget, "directory", 1, DART_CHUNK_WORDS), 0);
         assert_int_equal(dart_cache_open(&express, budget, "express", 1, DART_EXPRESS_WORDS), 0);
         dart_directory_set(&directory, 5, dart_directory_word(0, 4096), epoch - SEGMENT);
         dart_express_put(&express, 0x123456789abcdef0ull, entry, epoch - FRESH);
-        dart_cache_age(&directory, &express, epoch - SEGMENT, epoch);
+        dart_cache_age(&directory.words, &express, epoch - SEGMENT, epoch);
         uint64_t end = epoch + DART_TAG_PERIOD - 1;
         for (; epoch < end; epoch++)
-            dart_cache_age(&directory, &express, epoch, epoch + 1);
-        dart_cache_age(&directory, &express, end, end + slept);
+            dart_cache_age(&directory.words, &express, epoch, epoch + 1);
+        dart_cache_age(&directory.words, &express, end, end + slept);
         dart_directory_get(&directory, 5, end + slept, &fresh);
         assert_false(fresh);
         assert_false(dart_express_get(&express, 0x123456789abcdef0ull, end + slept, &got, &current));
-        dart_cache_close(&directory);
+        dart_cache_close(&directory.words);
         dart_cache_close(&express);
         far_budget_free(budget);
     }
@@ -245,18 +247,19 @@ static void entries_that_are_asked_for_often_stay(void **state) {
 static void the_byte_budget_is_kept(void **state) {
     (void)state;
     far_budget *budget = far_budget_new(64 * KIB);
-    dart_cache directory, express;
+    dart_directory directory = {0};
+    dart_cache express;
     far_random random;
     far_random_seed(&random, 4);
-    assert_int_equal(dart_cache_open(&directory, budget, "directory", 128, DART_CHUNK_WORDS), 0);
+    assert_int_equal(dart_cache_open(&directory.words, budget, "directory", 128, DART_CHUNK_WORDS), 0);
     assert_int_equal(dart_cache_open(&express, budget, "express", 128, DART_EXPRESS_WORDS), 0);
     for (unsigned i = 0; i < 100000; i++) {
         dart_directory_set(&directory, (unsigned)far_random_below(&random, 65536), dart_directory_word(0, 4096), 9);
         dart_express_put(&express, far_random_next(&random), dart_est_word(1, 0, DART_N8, 4096), 9);
         assert_true(far_budget_used(budget) <= 64 * KIB);
     }
-    assert_true(dart_cache_used(&directory) >= 16 * KIB && dart_cache_used(&express) >= 16 * KIB);
-    dart_cache_close(&directory);
+    assert_true(dart_cache_used(&directory.words) >= 16 * KIB && dart_cache_used(&express) >= 16 * KIB);
+    dart_cache_close(&directory.words);
     dart_cache_close(&express);
     assert_int_equal(far_budget_used(budget), 0);
     far_budget_free(budget);
@@ -574,7 +577,7 @@ static int put_old_words_task(far_task *t, void *arg) {
         r.known = true;
         r.word = dart_directory_word(0, far_addr_make(node, 1 << 20));
         assert_true(dart_est_read_put(t, est, &r) && r.asked_word);
-        bool near = node == far_addr_node(dart_est_directory_addr(est, r.at));
+        bool near = node == far_addr_node(r.spot.addr);
         assert_int_equal(r.asked_slots, near);
         at_once += near;
     }

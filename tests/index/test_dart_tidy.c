@@ -106,7 +106,7 @@ static unsigned replace(stage *s, unsigned after, unsigned times) {
 
 
 static uint64_t directory_word(stage *s) {
-    return world_word(s->world, dart_est_directory_addr(dart_est_of(s->a.index), 0));
+    return world_word(s->world, dart_spot_at(dart_est_of(s->a.index), 0).addr);
 }
 
 

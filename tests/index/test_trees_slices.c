@@ -105,23 +105,27 @@ static void dolphin_slices(void **state) {
 }
 
 
+static uint64_t entries_below(uint64_t word, unsigned length) {
+    uint64_t count = 0;
+    const uint64_t *slots = word ? world_bytes(world, dart_word_addr(word)) : NULL;
+    for (unsigned i = 0; dart_is_table(word) && i < DART_TABLE_WORDS; i++)
+        count += entries_below(slots[i], length);
+    for (unsigned s = 0; word && !dart_is_table(word) && s < DART_EST_GROUP_SLOTS << dart_directory_log_groups(word);
+         s++) {
+        if (!dart_est_is_committed(slots[s]))
+            continue;
+        const dart_header *header = world_bytes(world, dart_word_addr(slots[s]));
+        count += dart_header_depth(header) - dart_est_delta(slots[s]) == length;
+    }
+    return count;
+}
+
+
 static uint64_t entries_of_length(unsigned length) {
     uint64_t count = 0;
     const dart_est *est = dart_est_of(map);
-    for (unsigned i = 0; i < 1u << est->bits; i++) {
-        uint64_t word = world_word(world, dart_est_directory_addr(est, i));
-        far_addr segment = dart_word_addr(word);
-        if (!segment)
-            continue;
-        const uint64_t *slots = world_bytes(world, segment);
-        for (unsigned s = 0; s < DART_EST_GROUP_SLOTS << dart_directory_log_groups(word); s++) {
-            far_addr named = dart_word_addr(slots[s]);
-            if (!dart_est_is_committed(slots[s]))
-                continue;
-            const dart_header *header = world_bytes(world, named);
-            count += dart_header_depth(header) - dart_est_delta(slots[s]) == length;
-        }
-    }
+    for (unsigned i = 0; i < 1u << est->bits; i++)
+        count += entries_below(world_word(world, dart_spot_at(est, i).addr), length);
     return count;
 }
 

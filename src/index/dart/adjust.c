@@ -331,11 +331,13 @@ static int fill_and_show(far_task *t, far_index *index) {
 
 /* ---- Step 4: sweeping ---- */
 
-static int sweep_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
+static int sweep_segment(far_task *t, far_index *index, const dart_spot *spot, uint64_t word, const uint64_t *slots,
                          unsigned count, void *ctx) {
     const dart_list *list = ctx;
+    if (dart_is_table(word))
+        return 0;
     if (dart_est_any_frozen(slots, count)) {
-        int err = dart_est_grow(t, index, at, word, true);
+        int err = dart_est_grow(t, index, spot, word, true);
         return err < 0 ? err : 1;
     }
     far_scratch_mark mark = far_scratch_here(t);
@@ -363,7 +365,7 @@ static int sweep_segment(far_task *t, far_index *index, unsigned at, uint64_t wo
     for (unsigned i = 0; err >= 0 && i < count; i++)
         lost |= seen[i] != slots[i];
     if (gone)
-        dart_est_note_empty(dart_est_of(index), at);
+        dart_est_note_empty(dart_est_of(index), spot->at);
     far_scratch_back(t, mark);
     return err < 0 ? err : lost;
 }
@@ -373,14 +375,11 @@ static int sweep_some(far_task *t, far_index *index) {
     dart_est *est = dart_est_of(index);
     dart_adjust *a = &est->adjust;
     dart_list list = *dart_est_list(est);
-    unsigned all = 1u << est->bits;
     int err = 0;
-    if (a->at < all) { /* else all of it was swept before, and there was no memory for the list */
-        if ((err = dart_est_each_segment(t, index, a->at, sweep_segment, &list)) < 0)
-            return err;
-        a->at += dart_est_segments_at_once(index);
-    }
-    if (a->at < all)
+    if (a->at < dart_est_places(est) && /* else all of it was swept before, and there was no memory for the list */
+        (err = dart_est_each_segment(t, index, &a->at, sweep_segment, &list)) < 0)
+        return err;
+    if (a->at < dart_est_places(est))
         return 1;
     list.active_count = list.lookup_count;
     memcpy(list.active, list.lookup, sizeof(list.active));

@@ -142,8 +142,8 @@ static const far_option_def options[] = {
     {"express_cache", FAR_OPTION_NUMBER, 64 << 20, 0, 1ll << 40, NULL,
      "bytes of the cache of skip table entries, at most"},
     {"probe_width", FAR_OPTION_NUMBER, 2, 1, 4, NULL, "prefix lengths looked up at once, at most"},
-    {"directory_bits", FAR_OPTION_NUMBER, 13, 0, 16, NULL,
-     "log2 of the size of the skip table's directory, whose segments grow with the index"},
+    {"directory_bits", FAR_OPTION_NUMBER, 8, 0, 16, NULL,
+     "log2 of the size of the skip table's directory at first; it grows with the index"},
     SWITCH("one_fingerprint", 0, "for tests: all fingerprints are the same"),
     {"adjust_every", FAR_OPTION_NUMBER, 8192, 1, 1 << 30, NULL,
      "operations of a handle before it first chooses prefix lengths; then more seldom, down to every 128th of that"},
@@ -154,6 +154,8 @@ static const far_option_def options[] = {
      "bytes of the cache of hot keys' slots, at most; a quarter of the byte budget at most"},
     {"scan_cache", FAR_OPTION_NUMBER, 64 << 20, 0, 1ll << 40, NULL,
      "bytes of what scans keep of the tree, at most; an eighth of the byte budget at most"},
+    {"segment_log", FAR_OPTION_NUMBER, DART_TABLE_LOG, 0, DART_TABLE_LOG, NULL,
+     "for tests: log2 of the groups that a segment of the skip table has before a table takes its place"},
     {0},
 };
 

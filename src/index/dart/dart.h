@@ -30,6 +30,7 @@ enum {
     DART_OPTION_UPKEEP_BATCH,
     DART_OPTION_SLOT_CACHE,
     DART_OPTION_SCAN_CACHE,
+    DART_OPTION_SEGMENT_LOG,
 };
 
 #define DART_WISHES_MAX 64 /* nodes that may wait to be registered in the skip table */

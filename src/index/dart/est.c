@@ -10,6 +10,7 @@
 #define SLOTS_SMALL_SHARE 8u /* of a small one: there the entries of the skip table are worth more */
 #define AHEAD_SHARE       8u /* the scan cache, which takes it when there are scans */
 #define SMALL_BUDGET      (8u << 20)
+#define DIRECTORY_SHARE   (64u << 10) /* words of the directory: those of some million keys */
 
 /* Length 1 would save nothing: a slot of the root costs the same round trip as the table. */
 static const dart_list first_list = {
@@ -106,8 +107,7 @@ int dart_est_read_list(far_task *t, far_index *index) {
 
 static int open_caches(const far_index *index, dart_est *est) {
     struct far_budget *budget = far_index_budget(index);
-    unsigned words = 1u << est->bits;
-    uint64_t limit = far_budget_limit(budget), directory = words * 8ull;
+    uint64_t limit = far_budget_limit(budget), directory = DIRECTORY_SHARE;
     uint64_t slots = (uint64_t)index->options[DART_OPTION_SLOT_CACHE];
     uint64_t share = limit < SMALL_BUDGET ? limit / SLOTS_SMALL_SHARE : limit / SLOTS_SHARE;
     slots = !dart_of(index)->lock_free ? 0 : slots < share ? slots : share;
@@ -117,8 +117,8 @@ static int open_caches(const far_index *index, dart_est *est) {
     room /= DART_EXPRESS_WORDS * 8;
     uint64_t express = (uint64_t)index->options[DART_OPTION_EXPRESS_CACHE] / (DART_CHUNK_WORDS * 8);
     express = express < room ? express : room; /* with more of them than fit, they would push out each other */
-    int err = dart_cache_open(&est->directory, budget, "dart directory",
-                              (words + DART_CHUNK_WORDS - 1) / DART_CHUNK_WORDS, DART_CHUNK_WORDS);
+    int err = dart_cache_open(&est->directory.words, budget, "dart directory", DART_NUMBERS / DART_CHUNK_WORDS,
+                              DART_CHUNK_WORDS);
     if (err >= 0)
         err = dart_cache_open(&est->express, budget, "dart express", (unsigned)express, DART_EXPRESS_WORDS);
     if (err >= 0)
@@ -127,7 +127,7 @@ static int open_caches(const far_index *index, dart_est *est) {
     if (err >= 0)
         err = dart_cache_open(&est->ahead, budget, "dart scans", (unsigned)(ahead / (DART_CHUNK_WORDS * 8)),
                               DART_CHUNK_WORDS);
-    est->emptied = calloc(words / 64 + 1, sizeof(*est->emptied));
+    est->emptied = calloc(DART_NUMBERS / 64, sizeof(*est->emptied));
     est->adjust.cursor = malloc(dart_of(index)->max_key + 1);
     return err >= 0 && (!est->emptied || !est->adjust.cursor)
                ? far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index")
@@ -156,8 +156,9 @@ int dart_est_open(far_task *t, far_index *index) {
     est->one_fingerprint = index->options[DART_OPTION_ONE_FINGERPRINT];
     est->adjust_every = (unsigned)index->options[DART_OPTION_ADJUST_EVERY];
     est->upkeep_batch = (unsigned)index->options[DART_OPTION_UPKEEP_BATCH];
+    est->segment_log = (unsigned)index->options[DART_OPTION_SEGMENT_LOG];
     est->sample_every = est->adjust_every > DART_SAMPLES ? est->adjust_every / DART_SAMPLES : 1;
-    int err = est->bits > 16 || est->width == 0 || est->width > DART_EST_WIDTH_MAX
+    int err = est->bits > DART_DIRECTORY_BITS_MAX || est->width == 0 || est->width > DART_EST_WIDTH_MAX
                   ? far_fail(FAR_ERR_CORRUPT, "index '%s': its skip table is broken", index->name)
                   : open_caches(index, est);
     if (err >= 0)
@@ -172,7 +173,7 @@ void dart_est_close(far_index *index) {
     dart_est *est = dart_est_of(index);
     if (!est)
         return;
-    dart_cache_close(&est->directory);
+    dart_cache_close(&est->directory.words);
     dart_cache_close(&est->express);
     dart_cache_close(&est->slots);
     dart_cache_close(&est->ahead);
@@ -189,8 +190,8 @@ void dart_est_close(far_index *index) {
 
 size_t dart_est_cache_bytes(far_index *index) {
     dart_est *est = dart_est_of(index);
-    return est ? dart_cache_used(&est->directory) + dart_cache_used(&est->express) + dart_cache_used(&est->slots) +
-                     dart_cache_used(&est->ahead)
+    return est ? dart_cache_used(&est->directory.words) + dart_cache_used(&est->express) +
+                     dart_cache_used(&est->slots) + dart_cache_used(&est->ahead)
                : 0;
 }
 
@@ -203,7 +204,7 @@ int dart_est_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
     if (!est)
         return 0;
     uint64_t before = atomic_exchange_explicit(&est->epoch, epoch, memory_order_relaxed);
-    dart_cache_age(&est->directory, &est->express, before, epoch);
+    dart_cache_age(&est->directory.words, &est->express, before, epoch);
     dart_below_root_age(&est->below_root, before, epoch);
     dart_slots_age(&est->slots, before, epoch);
     return dart_est_read_list(t, index);

@@ -9,7 +9,7 @@
  *   est_lookup.c  ask, answer, repair
  *   est_upkeep.c  register, remove
  *   est_queue.c   nodes that wait to be registered; entries that change their node in place
- *   est_grow.c    segments: making, growing
+ *   est_grow.c    segments: making, growing, and tables in their place
  *   est_walk.c    walk, check, counts
  *   express.c     what a handle keeps: directory words, entries; their tags
  *   slots.c       what it keeps of single keys: the slot cache
@@ -95,11 +95,21 @@ typedef void dart_cache_move(dart_cache *cache, uint64_t *words, uint64_t epoch)
  * one where they belong. */
 void dart_cache_was_full(dart_cache *cache, uint64_t epoch, dart_cache_move *move);
 
-/* A directory word as it was seen, 0: not known. *fresh: its segment may be read in an operation pinned at this epoch
- * (tag rule). */
-uint64_t dart_directory_get(dart_cache *cache, unsigned at, uint64_t epoch, bool *fresh);
+#define DART_TABLES_KEPT 512u
+
+/* Words of the directory that a handle has seen, by their numbers (dart_spot). A table stays one for ever; those of the
+ * lowest numbers are kept by every handle, in 4 KiB, so that a million keys cost no more round trips without a cache
+ * than a thousand do. */
+typedef struct dart_directory {
+    dart_cache words;
+    _Atomic uint64_t tables[DART_TABLES_KEPT];
+} dart_directory;
+
+/* A directory word as it was seen, 0: not known. *fresh: it is a table, or its segment may be read in an operation
+ * pinned at this epoch (tag rule). */
+uint64_t dart_directory_get(dart_directory *directory, unsigned at, uint64_t epoch, bool *fresh);
 /* The word was in the directory, or a slot of its segment was not frozen, at this epoch. word 0: forget it. */
-void dart_directory_set(dart_cache *cache, unsigned at, uint64_t word, uint64_t epoch);
+void dart_directory_set(dart_directory *directory, unsigned at, uint64_t word, uint64_t epoch);
 
 /* Entries by the hash of their prefix; only those whose node may be read at this epoch. *current: to put it again at
  * this epoch would change nothing. */
@@ -221,7 +231,7 @@ typedef struct dart_adjust {
     uint64_t leaves;                           /* that the tour has met */
     uint64_t entries[DART_EST_PREFIX_MAX + 1]; /* that it has made, by length */
     size_t cursor_length;
-    unsigned at; /* directory word, while sweeping */
+    unsigned at; /* place in the directory, while sweeping */
     bool filled; /* est_update=off: the table was built */
 } dart_adjust;
 
@@ -280,20 +290,22 @@ typedef struct dart_est {
     far_addr stripe[DART_STRIPES_MAX];
     unsigned stripes, bits, width;
     unsigned adjust_every, sample_every, upkeep_batch;
+    unsigned segment_log; /* log2 of the groups that a segment has before a table takes its place */
     uint64_t seed;
     far_addr super;
     bool update, adjusting, one_fingerprint;
     _Atomic(dart_local_list *) list;
     far_spin list_lock;
     _Atomic uint64_t epoch; /* of the last hook */
-    dart_cache directory, express, slots, ahead;
+    dart_directory directory;
+    dart_cache express, slots, ahead;
     dart_below_root below_root;
     dart_class classes[DART_CLASSES];
     dart_outstanding outstanding;
     dart_wishes wishes;
     _Atomic uint64_t asked[DART_ASKED_WORDS]; /* bits: prefixes that were looked up for gets from the root */
     _Atomic uint64_t asked_count;
-    _Atomic uint64_t *emptied; /* a bit per directory word */
+    _Atomic uint64_t *emptied; /* a bit per number of a directory word */
     atomic_uint emptied_count;
     unsigned tidy_at;
     dart_adjust adjust;
@@ -324,13 +336,50 @@ static inline unsigned dart_est_fingerprint_of(const dart_est *est, uint64_t has
 }
 
 
-static inline far_addr dart_est_directory_addr(const dart_est *est, unsigned at) {
-    return est->stripe[at % est->stripes] + at / est->stripes * 8ull;
+/* ---- The directory: a segment that would have more than 16 groups becomes a table of 16 words ---- */
+
+typedef struct dart_spot { /* a word of the directory, or of a table below it */
+    unsigned at;           /* its number: a one, and the bits of the hash that lead to it */
+    unsigned level;        /* tables above it */
+    far_addr addr;
+} dart_spot;
+
+#define DART_NUMBERS (2u << DART_DIRECTORY_BITS_MAX)
+
+
+static inline dart_spot dart_spot_at(const dart_est *est, unsigned i) { /* word i of the directory itself */
+    return (dart_spot){1u << est->bits | i, 0, est->stripe[i % est->stripes] + i / est->stripes * 8ull};
 }
 
 
-static inline far_addr dart_est_bucket_addr(uint64_t word, uint64_t hash) {
-    return dart_word_addr(word) + dart_hash_group(hash, dart_directory_log_groups(word)) * DART_EST_GROUP_BYTES +
+static inline dart_spot dart_spot_below(const dart_spot *above, uint64_t table, unsigned i) { /* word i of its table */
+    return (dart_spot){above->at << DART_TABLE_LOG | i, above->level + 1, dart_word_addr(table) + i * 8ull};
+}
+
+
+static inline bool dart_spot_may_be_table(const dart_est *est, const dart_spot *spot) {
+    return est->bits + (spot->level + 1) * DART_TABLE_LOG <= DART_DIRECTORY_BITS_MAX;
+}
+
+
+/* Number of the word of this level for a hash. */
+static inline unsigned dart_number(const dart_est *est, uint64_t hash, unsigned level) {
+    unsigned top = 1u << est->bits | dart_hash_directory(hash, est->bits);
+    return top << level * DART_TABLE_LOG | (unsigned)dart_hash_group(hash, 0, level * DART_TABLE_LOG);
+}
+
+
+/* Down from a spot on the way of this hash, as far as tables are known to this handle; the word there as
+ * dart_directory_get tells it. */
+uint64_t dart_est_know(dart_est *est, uint64_t hash, uint64_t epoch, dart_spot *spot, bool *fresh);
+/* 0, or FAR_ERR_CORRUPT: no such word can stand there. */
+int dart_est_check_word(const dart_est *est, const dart_spot *spot, uint64_t word);
+/* The word of this number, by the tables above it. */
+int dart_est_find_spot(far_task *t, far_index *index, unsigned at, dart_spot *spot);
+
+
+static inline far_addr dart_est_bucket_addr(uint64_t word, unsigned level, uint64_t hash) {
+    return dart_word_addr(word) + dart_hash_group(hash, level, dart_directory_log_groups(word)) * DART_EST_GROUP_BYTES +
            dart_hash_main(hash) * (DART_EST_BUCKET * 8);
 }
 
@@ -340,7 +389,8 @@ static inline far_addr dart_est_bucket_addr(uint64_t word, uint64_t hash) {
 /* One bucket pair of the table, with the way to it: READ by rounds until it is sure. */
 typedef struct dart_est_read {
     uint64_t hash;
-    unsigned length, at;          /* of the prefix; directory position */
+    unsigned length;              /* of the prefix */
+    dart_spot spot;               /* of the word, as far down as is known */
     uint64_t word;                /* of the directory; 0: there is no segment */
     uint64_t seen_word;           /* a READ of it */
     bool asked_word, asked_slots; /* in the batch under way */
@@ -362,7 +412,7 @@ int dart_est_read_all(far_task *t, dart_est *est, dart_est_read *reads, unsigned
 
 
 static inline far_addr dart_est_slot_addr(const dart_est_read *r, unsigned slot) {
-    return dart_est_bucket_addr(r->word, r->hash) + slot * 8ull;
+    return dart_est_bucket_addr(r->word, r->spot.level, r->hash) + slot * 8ull;
 }
 
 
@@ -411,10 +461,10 @@ void dart_est_wishes_idle(far_task *t, far_index *index);
 
 /* Makes segments where directory words are 0. How many of them, from the first on, are not any more: one at least; or an error.
  * words: those of segments that were made here, and empty then; 0: another was faster. */
-int dart_est_make_segments(far_task *t, far_index *index, const unsigned *at, unsigned count, uint64_t *words);
-/* Full: replaced by one of twice the size. help: somebody has begun that; then it is finished whatever happens, even
- * without memory. 0: its word is another now. */
-int dart_est_grow(far_task *t, far_index *index, unsigned at, uint64_t word, bool help);
+int dart_est_make_segments(far_task *t, far_index *index, const dart_spot *spots, unsigned count, uint64_t *words);
+/* Full: replaced by one of twice the size, or by a table of segments that can grow. help: somebody has begun that; then
+ * it is finished whatever happens, even without memory. 0: its word is another now. */
+int dart_est_grow(far_task *t, far_index *index, const dart_spot *spot, uint64_t word, bool help);
 /* Entries of this directory word's segment have gone: housekeeping looks whether it can be smaller. */
 void dart_est_note_empty(dart_est *est, unsigned at);
 int dart_est_tidy(far_task *t, far_index *index); /* 1: there is more */
@@ -422,21 +472,26 @@ int dart_est_tidy(far_task *t, far_index *index); /* 1: there is more */
 
 /* ---- est_walk.c ---- */
 typedef struct dart_est_counts {
-    uint64_t entries, tentative, slots, segments, bytes; /* bytes: directory and segments */
+    uint64_t entries, tentative, slots, segments, tables, bytes; /* bytes: of directory, tables and segments */
 } dart_est_counts;
 int dart_est_count(far_task *t, far_index *index, dart_est_counts *counts); /* unpinned */
 
-typedef int dart_segment_fn(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
+/* A segment; or a table (slots NULL), before what is below it. */
+typedef int dart_segment_fn(far_task *t, far_index *index, const dart_spot *spot, uint64_t word, const uint64_t *slots,
                             unsigned count, void *ctx);
-/* Directory words [from, from + dart_est_segments_at_once), with a pin: those that have a segment. 1 from each: that
- * one again, as it is then. */
+/* Some segments from *place on, with a pin; the whole table lies in [0, dart_est_places). Moves *place behind them. 1
+ * from each: that segment again, as it is then. */
 #define DART_SEGMENTS_AT_ONCE 512u /* at most */
-int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_segment_fn *each, void *ctx);
+int dart_est_each_segment(far_task *t, far_index *index, unsigned *place, dart_segment_fn *each, void *ctx);
 
 
-static inline unsigned dart_est_segments_at_once(const far_index *index) {
-    unsigned slice = (dart_of(index)->walk_slice + 3) / 4;
-    return slice < DART_SEGMENTS_AT_ONCE ? slice : DART_SEGMENTS_AT_ONCE;
+static inline unsigned dart_est_place_bits(const dart_est *est) {
+    return DART_DIRECTORY_BITS_MAX - (DART_DIRECTORY_BITS_MAX - est->bits) % DART_TABLE_LOG;
+}
+
+
+static inline unsigned dart_est_places(const dart_est *est) {
+    return 1u << dart_est_place_bits(est);
 }
 
 

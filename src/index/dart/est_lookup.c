@@ -30,7 +30,41 @@ void dart_est_read_init(const dart_est *est, dart_est_read *r, const void *prefi
     memset(r, 0, offsetof(dart_est_read, slots));
     r->length = length;
     r->hash = dart_est_hash(est, prefix, length);
-    r->at = dart_hash_directory(r->hash, est->bits);
+    r->spot = dart_spot_at(est, dart_hash_directory(r->hash, est->bits));
+}
+
+
+int dart_est_check_word(const dart_est *est, const dart_spot *spot, uint64_t word) {
+    bool sound = word == 0 || (dart_word_addr(word) &&
+                               (dart_is_table(word) ? dart_spot_may_be_table(est, spot)
+                                                    : dart_directory_log_groups(word) <= DART_LOG_GROUPS_MAX));
+    return sound ? 0 : far_fail(FAR_ERR_CORRUPT, "dart: directory word %#llx is broken", (unsigned long long)word);
+}
+
+
+uint64_t dart_est_know(dart_est *est, uint64_t hash, uint64_t epoch, dart_spot *spot, bool *fresh) {
+    uint64_t word;
+    while (dart_is_table(word = dart_directory_get(&est->directory, spot->at, epoch, fresh)))
+        *spot = dart_spot_below(spot, word, dart_hash_table(hash, spot->level + 1));
+    return word;
+}
+
+
+int dart_est_find_spot(far_task *t, far_index *index, unsigned at, dart_spot *spot) {
+    dart_est *est = dart_est_of(index);
+    unsigned level = (31 - (unsigned)__builtin_clz(at) - est->bits) / DART_TABLE_LOG;
+    *spot = dart_spot_at(est, at >> level * DART_TABLE_LOG & ((1u << est->bits) - 1));
+    while (level-- > 0) {
+        bool fresh;
+        uint64_t word = dart_directory_get(&est->directory, spot->at, far_epoch(t), &fresh);
+        int err = dart_is_table(word) ? 0 : far_read_word(t, spot->addr, &word);
+        if (err < 0 || (err = dart_est_check_word(est, spot, word)) < 0)
+            return err;
+        if (!dart_is_table(word))
+            return far_fail(FAR_ERR_CORRUPT, "dart: a table of the directory is gone");
+        *spot = dart_spot_below(spot, word, at >> level * DART_TABLE_LOG & (DART_TABLE_WORDS - 1));
+    }
+    return 0;
 }
 
 
@@ -43,32 +77,36 @@ bool dart_est_read_put(far_task *t, dart_est *est, dart_est_read *r) {
         return false;
     if (!r->known) {
         r->known = true;
-        r->word = dart_directory_get(&est->directory, r->at, far_epoch(t), &r->fresh);
+        r->word = dart_est_know(est, r->hash, far_epoch(t), &r->spot, &r->fresh);
     }
-    far_addr directory = dart_est_directory_addr(est, r->at);
     if (!r->sure_word && !r->fresh) {
-        dart_share_read(t, r->shared, directory, &r->seen_word, 8, 0);
+        dart_share_read(t, r->shared, r->spot.addr, &r->seen_word, 8, 0);
         r->asked_word = true;
-        if (r->word == 0 || far_addr_node(dart_word_addr(r->word)) != far_addr_node(directory))
+        if (r->word == 0 || far_addr_node(dart_word_addr(r->word)) != far_addr_node(r->spot.addr))
             return true;
     }
     /* Another's READ of the bucket might be in front of the word. */
-    dart_share_read(t, r->asked_word ? NULL : r->shared, dart_est_bucket_addr(r->word, r->hash), r->slots,
-                    DART_EST_READ_BYTES, r->asked_word ? FAR_VERB_UNPROVEN : 0);
+    dart_share_read(t, r->asked_word ? NULL : r->shared, dart_est_slot_addr(r, 0), r->slots, DART_EST_READ_BYTES,
+                    r->asked_word ? FAR_VERB_UNPROVEN : 0);
     r->asked_slots = true;
     return true;
 }
 
 
-/* A word of the directory that was read: 1: a bucket of it is still to be read. */
+/* A word of the directory that was read: 1: a word of its table, or a bucket of its segment, is still to be read. */
 static int take_word(far_task *t, dart_est *est, dart_est_read *r) {
     bool same = r->seen_word == r->word;
-    if (r->seen_word &&
-        (dart_directory_log_groups(r->seen_word) > DART_LOG_GROUPS_MAX || !dart_word_addr(r->seen_word)))
-        return far_fail(FAR_ERR_CORRUPT, "dart: directory word %u is broken", r->at);
+    int err = dart_est_check_word(est, &r->spot, r->seen_word);
+    if (err < 0)
+        return err;
+    dart_directory_set(&est->directory, r->spot.at, r->seen_word, far_epoch(t));
+    if (dart_is_table(r->seen_word)) {
+        r->spot = dart_spot_below(&r->spot, r->seen_word, dart_hash_table(r->hash, r->spot.level + 1));
+        r->known = false;
+        return 1;
+    }
     r->sure_word = true;
     r->word = r->seen_word;
-    dart_directory_set(&est->directory, r->at, r->word, far_epoch(t));
     r->done = r->word == 0;
     return !r->done && !(same && r->asked_slots);
 }
@@ -79,7 +117,7 @@ int dart_est_read_take(far_task *t, dart_est *est, dart_est_read *r) {
     if (again || r->done)
         return again;
     if (dart_any_unfrozen(r->slots, DART_EST_READ_SLOTS))
-        dart_directory_set(&est->directory, r->at, r->word, far_epoch(t));
+        dart_directory_set(&est->directory, r->spot.at, r->word, far_epoch(t));
     if (dart_est_any_frozen(r->slots, DART_EST_READ_SLOTS) && !r->sure_word) { /* perhaps it was replaced long ago */
         r->fresh = false;
         return 1;

@@ -140,8 +140,9 @@ static far_addr entry_of(far_task *t, dart_est *est, const dart_start *start, ui
     bool fresh;
     if (start->entry || start->slot == 0)
         return start->entry;
-    uint64_t word = dart_directory_get(&est->directory, dart_hash_directory(hash, est->bits), far_epoch(t), &fresh);
-    return fresh ? dart_est_bucket_addr(word, hash) + (start->slot - 1) * 8ull : 0;
+    dart_spot spot = dart_spot_at(est, dart_hash_directory(hash, est->bits));
+    uint64_t word = dart_est_know(est, hash, far_epoch(t), &spot, &fresh);
+    return fresh ? dart_est_bucket_addr(word, spot.level, hash) + (start->slot - 1) * 8ull : 0;
 }
 
 

@@ -92,24 +92,25 @@ static void know_empty(dart_est_read *r, uint64_t word) {
 
 /* Makes the segments that were missing when the buckets were read: all of them together. */
 static int make_segments(far_task *t, far_index *index, place *places, unsigned count) {
-    unsigned missing = 0, *at = far_scratch(t, count * sizeof(*at) + 1);
+    unsigned missing = 0;
+    dart_spot *spots = far_scratch(t, count * sizeof(*spots) + 1);
     uint64_t *words = far_scratch(t, count * sizeof(*words) + 1);
-    if (!at || !words)
+    if (!spots || !words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for upkeep");
     for (unsigned i = 0; i < count; i++) {
         unsigned known = 0;
         if (places[i].state != PLACE_SEARCH || places[i].read.word)
             continue;
-        while (known < missing && at[known] != places[i].read.at)
+        while (known < missing && spots[known].at != places[i].read.spot.at)
             known++;
         if (known == missing)
-            at[missing++] = places[i].read.at;
+            spots[missing++] = places[i].read.spot;
         read_again(&places[i]);
     }
-    int made = missing ? dart_est_make_segments(t, index, at, missing, words) : 0;
+    int made = missing ? dart_est_make_segments(t, index, spots, missing, words) : 0;
     for (unsigned i = 0; i < count; i++)
         for (int m = 0; m < made && places[i].state == PLACE_SEARCH; m++)
-            if (places[i].read.at == at[m] && words[m])
+            if (places[i].read.spot.at == spots[m].at && words[m])
                 know_empty(&places[i].read, words[m]);
     return made;
 }
@@ -124,7 +125,7 @@ static int read_places(far_task *t, far_index *index, place *places, unsigned co
             dart_est_read *r = &places[i].read;
             if (places[i].state != PLACE_SEARCH || !r->word || !dart_est_any_frozen(r->slots, DART_EST_READ_SLOTS))
                 continue;
-            err = dart_est_grow(t, index, r->at, r->word, true);
+            err = dart_est_grow(t, index, &r->spot, r->word, true);
             read_again(&places[i]);
             again = true;
         }
@@ -222,12 +223,12 @@ static int choose_slots(far_task *t, far_index *index, place *places, unsigned c
             continue;
         int result = choose_slot(t, index, places, i);
         if (result == SLOT_NONE) {
-            unsigned at = p->read.at;
-            uint64_t word = p->read.word;
-            result = dart_est_grow(t, index, at, word, false);
+            unsigned at = p->read.spot.at;
+            result = dart_est_grow(t, index, &p->read.spot, p->read.word, false);
             bool full = result == FAR_ERR_NO_MEMORY; /* those that found a slot in it stay; this one does without */
             for (unsigned j = 0; !full && result >= 0 && j < count; j++)
-                if ((places[j].state == PLACE_SEARCH || places[j].state == PLACE_CHOSEN) && places[j].read.at == at)
+                if ((places[j].state == PLACE_SEARCH || places[j].state == PLACE_CHOSEN) &&
+                    places[j].read.spot.at == at)
                     read_again(&places[j]);
             if (full) {
                 p->state = PLACE_OVER;
@@ -421,7 +422,7 @@ static int remove_from(far_task *t, far_index *index, dart_est_read *r, far_addr
     if (r->word == 0)
         return 0;
     if (dart_est_any_frozen(r->slots, DART_EST_READ_SLOTS)) {
-        int err = dart_est_grow(t, index, r->at, r->word, true);
+        int err = dart_est_grow(t, index, &r->spot, r->word, true);
         return err < 0 ? err : 1;
     }
     for (unsigned i = 0; i < DART_EST_READ_SLOTS; i++)
@@ -458,7 +459,7 @@ static int remove_pass(far_task *t, far_index *index, dart_est_read *reads, unsi
         for (unsigned s = 0; empty && s < DART_EST_READ_SLOTS; s++)
             empty = reads[i].slots[s] == 0 || dart_word_addr(reads[i].slots[s]) == node;
         if (empty)
-            dart_est_note_empty(est, reads[i].at);
+            dart_est_note_empty(est, reads[i].spot.at);
         if (again[i]) {
             reads[left] = reads[i];
             reads[left].done = reads[left].known = reads[left].fresh = reads[left].sure_word = false;

@@ -5,14 +5,20 @@
 #include "pool/owner.h"
 
 
+/* A run of words in the directory, or in one table of it, none of which is a table. */
+typedef struct run {
+    dart_spot spot; /* of the first */
+    unsigned count;
+    uint64_t words[DART_SEGMENTS_AT_ONCE];
+} run;
+
+
 static int read_segments(far_task *t, const uint64_t *words, uint64_t **slots, unsigned count) {
     bool any = false;
     for (unsigned i = 0; i < count; i++) {
         slots[i] = NULL;
         if (words[i] == 0)
             continue;
-        if (dart_directory_log_groups(words[i]) > DART_LOG_GROUPS_MAX || dart_word_addr(words[i]) == 0)
-            return far_fail(FAR_ERR_CORRUPT, "dart: directory word %#llx is broken", (unsigned long long)words[i]);
         uint64_t bytes = dart_segment_bytes(dart_directory_log_groups(words[i]));
         if (!(slots[i] = far_scratch(t, bytes)))
             return far_fail(FAR_ERR_NO_MEMORY, "no memory for segments");
@@ -25,24 +31,15 @@ static int read_segments(far_task *t, const uint64_t *words, uint64_t **slots, u
 }
 
 
-static int one_segment(far_task *t, far_index *index, unsigned at, dart_segment_fn *each, void *ctx) {
-    uint64_t word, *slots;
-    int err = far_read_word(t, dart_est_directory_addr(dart_est_of(index), at), &word);
-    if (err < 0 || (err = read_segments(t, &word, &slots, 1)) < 0 || word == 0)
-        return err;
-    return each(t, index, at, word, slots, DART_EST_GROUP_SLOTS << dart_directory_log_groups(word), ctx);
-}
-
-
 /* A run of directory words: one READ for each stripe. */
-static int read_words(far_task *t, const dart_est *est, unsigned from, unsigned count, uint64_t *words) {
+static int read_striped(far_task *t, const dart_est *est, unsigned from, unsigned count, uint64_t *words) {
     uint64_t *lines = far_scratch(t, count * 8ull);
     unsigned put = 0, starts[DART_STRIPES_MAX];
     if (!lines)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for directory words");
     for (unsigned i = 0; i < est->stripes && i < count; i++) {
         unsigned n = (count - i + est->stripes - 1) / est->stripes;
-        far_read(t, dart_est_directory_addr(est, from + i), lines + put, n * 8ull);
+        far_read(t, dart_spot_at(est, from + i).addr, lines + put, n * 8ull);
         starts[i] = put;
         put += n;
     }
@@ -53,36 +50,107 @@ static int read_words(far_task *t, const dart_est *est, unsigned from, unsigned 
 }
 
 
-int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_segment_fn *each, void *ctx) {
-    const dart_est *est = dart_est_of(index);
-    unsigned all = 1u << est->bits, rest = from < all ? all - from : 0;
-    unsigned most = dart_est_segments_at_once(index), count = rest < most ? rest : most;
-    uint64_t words[DART_SEGMENTS_AT_ONCE], *slots[DART_SEGMENTS_AT_ONCE];
-    far_scratch_mark mark = far_scratch_here(t);
-    int err = read_words(t, est, from, count, words);
-    if (err >= 0)
-        err = read_segments(t, words, slots, count);
-    for (unsigned i = 0; err >= 0 && i < count; i++) {
-        if (!slots[i])
-            continue;
-        err = each(t, index, from + i, words[i], slots[i], DART_EST_GROUP_SLOTS << dart_directory_log_groups(words[i]),
-                   ctx);
-        while (err > 0)
-            err = one_segment(t, index, from + i, each, ctx);
+static dart_spot spot_in_run(const dart_est *est, const run *r, unsigned i) {
+    if (r->spot.level == 0)
+        return dart_spot_at(est, (r->spot.at & ((1u << est->bits) - 1)) + i);
+    return (dart_spot){r->spot.at + i, r->spot.level, r->spot.addr + i * 8ull};
+}
+
+
+/* The words from this one on, up to the next table; count is how many there may be. */
+static int read_run(far_task *t, const dart_est *est, run *r) {
+    int err;
+    if (r->spot.level == 0) {
+        err = read_striped(t, est, r->spot.at & ((1u << est->bits) - 1), r->count, r->words);
+    } else {
+        far_read(t, r->spot.addr, r->words, r->count * 8ull);
+        err = far_wait(t);
     }
-    if (err < 0)
-        far_forget(t);
-    far_scratch_back(t, mark);
+    for (unsigned i = 0; err >= 0 && i < r->count; i++) {
+        dart_spot spot = spot_in_run(est, r, i);
+        err = dart_est_check_word(est, &spot, r->words[i]);
+        if (dart_is_table(r->words[i]) && i > 0)
+            r->count = i;
+    }
     return err;
 }
 
 
+/* Bits of a place below those that lead to words of this level. */
+static unsigned bits_below(const dart_est *est, unsigned level) {
+    return dart_est_place_bits(est) - est->bits - level * DART_TABLE_LOG;
+}
+
+
+/* The run that begins at this place; `each` is told of tables on the way that begin there. */
+static int find_run(far_task *t, far_index *index, unsigned place, run *r, dart_segment_fn *each, void *ctx) {
+    const dart_est *est = dart_est_of(index);
+    unsigned most = (dart_of(index)->walk_slice + 3) / 4, below = bits_below(est, 0), in_table = 1u << est->bits;
+    most = most < DART_SEGMENTS_AT_ONCE ? most : DART_SEGMENTS_AT_ONCE;
+    r->spot = dart_spot_at(est, place >> below);
+    for (;;) {
+        unsigned rest = in_table - (r->spot.at & (in_table - 1));
+        r->count = rest < most ? rest : most;
+        int err = read_run(t, est, r);
+        if (err < 0 || !dart_is_table(r->words[0]))
+            return err;
+        if ((place & ((1u << below) - 1)) == 0 && (err = each(t, index, &r->spot, r->words[0], NULL, 0, ctx)) < 0)
+            return err;
+        in_table = DART_TABLE_WORDS;
+        below -= DART_TABLE_LOG;
+        r->spot = dart_spot_below(&r->spot, r->words[0], place >> below & (in_table - 1));
+    }
+}
+
+
+enum { AGAIN = 1, TABLE = 2 };
+
+
+/* A segment that has changed, as it is now. */
+static int one_again(far_task *t, far_index *index, const dart_spot *spot, dart_segment_fn *each, void *ctx) {
+    uint64_t word, *slots;
+    int err = far_read_word(t, spot->addr, &word);
+    if (err < 0 || (err = dart_est_check_word(dart_est_of(index), spot, word)) < 0 || dart_is_table(word))
+        return err < 0 ? err : TABLE;
+    if ((err = read_segments(t, &word, &slots, 1)) < 0 || !slots)
+        return err;
+    return each(t, index, spot, word, slots, DART_EST_GROUP_SLOTS << dart_directory_log_groups(word), ctx);
+}
+
+
+int dart_est_each_segment(far_task *t, far_index *index, unsigned *place, dart_segment_fn *each, void *ctx) {
+    const dart_est *est = dart_est_of(index);
+    uint64_t *slots[DART_SEGMENTS_AT_ONCE];
+    far_scratch_mark mark = far_scratch_here(t);
+    run *r = far_scratch(t, sizeof(*r));
+    int err = r ? find_run(t, index, *place, r, each, ctx) : far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
+    if (err >= 0)
+        err = read_segments(t, r->words, slots, r->count);
+    unsigned i = 0;
+    for (; err >= 0 && i < r->count; i++) {
+        dart_spot spot = spot_in_run(est, r, i);
+        if (slots[i])
+            err = each(t, index, &spot, r->words[i], slots[i],
+                       DART_EST_GROUP_SLOTS << dart_directory_log_groups(r->words[i]), ctx);
+        while (err == AGAIN)
+            err = one_again(t, index, &spot, each, ctx);
+        if (err == TABLE)
+            break; /* the next run begins in it */
+    }
+    if (err < 0)
+        far_forget(t);
+    else
+        *place = ((*place >> bits_below(est, r->spot.level)) + i) << bits_below(est, r->spot.level);
+    far_scratch_back(t, mark);
+    return err < 0 ? err : 0;
+}
+
+
 static int whole_table(far_task *t, far_index *index, dart_segment_fn *each, void *ctx) {
-    unsigned step = dart_est_segments_at_once(index);
     int err = 0;
-    for (unsigned from = 0; err >= 0 && from < 1u << dart_est_of(index)->bits; from += step) {
+    for (unsigned place = 0; err >= 0 && place < dart_est_places(dart_est_of(index));) {
         if ((err = far_pin_take(t)) >= 0)
-            err = dart_est_each_segment(t, index, from, each, ctx);
+            err = dart_est_each_segment(t, index, &place, each, ctx);
         far_pin_drop(t);
     }
     return err < 0 ? err : 0;
@@ -126,10 +194,12 @@ static int clear_slots(far_task *t, far_index *index, uint64_t word, const uint6
 }
 
 
-static int walk_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
+static int walk_segment(far_task *t, far_index *index, const dart_spot *spot, uint64_t word, const uint64_t *slots,
                         unsigned count, void *ctx) {
+    if (dart_is_table(word))
+        return far_walk_object(ctx, index, DART_TYPE_EST_DIRECTORY, dart_word_addr(word), DART_TABLE_BYTES);
     if (dart_est_any_frozen(slots, count)) { /* by one who may be dead */
-        int err = dart_est_grow(t, index, at, word, true);
+        int err = dart_est_grow(t, index, spot, word, true);
         return err < 0 ? err : 1;
     }
     far_scratch_mark mark = far_scratch_here(t);
@@ -173,13 +243,15 @@ int dart_est_walk(far_task *t, far_index *index, far_walk *walk) {
 
 /* An entry that does not lie where its node's prefix hashes to would never be found; one whose node is no node breaks
  * E1. */
-static int check_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
+static int check_segment(far_task *t, far_index *index, const dart_spot *spot, uint64_t word, const uint64_t *slots,
                          unsigned count, void *ctx) {
     const dart_est *est = dart_est_of(index);
     far_report *report = ctx;
     far_scratch_mark mark = far_scratch_here(t);
     dart_target *targets = far_scratch(t, count * sizeof(*targets));
     bool any = false;
+    if (dart_is_table(word))
+        return 0;
     if (!targets)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a check");
     for (unsigned i = 0; i < count; i++) {
@@ -193,18 +265,18 @@ static int check_segment(far_task *t, far_index *index, unsigned at, uint64_t wo
         if (!target->addr)
             continue;
         if (!target->sound || target->depth <= delta || length > DART_EST_PREFIX_MAX) {
-            far_report_problem(report, "skip table: entry %#llx of directory word %u names no node",
-                               (unsigned long long)slots[i], at);
+            far_report_problem(report, "skip table: entry %#llx of directory word %#x names no node",
+                               (unsigned long long)slots[i], spot->at);
             continue;
         }
         uint64_t hash = dart_est_hash(est, target->prefix, length);
         unsigned group = i / DART_EST_GROUP_SLOTS, bucket = i % DART_EST_GROUP_SLOTS / DART_EST_BUCKET;
-        if (dart_hash_directory(hash, est->bits) != at ||
-            dart_hash_group(hash, dart_directory_log_groups(word)) != group ||
+        if (dart_number(est, hash, spot->level) != spot->at ||
+            dart_hash_group(hash, spot->level, dart_directory_log_groups(word)) != group ||
             (bucket != 1 && bucket / 2 != dart_hash_main(hash)) ||
             dart_est_fingerprint(slots[i]) != dart_est_fingerprint_of(est, hash))
-            far_report_problem(report, "skip table: entry %#llx of directory word %u lies in a wrong place",
-                               (unsigned long long)slots[i], at);
+            far_report_problem(report, "skip table: entry %#llx of directory word %#x lies in a wrong place",
+                               (unsigned long long)slots[i], spot->at);
     }
     far_scratch_back(t, mark);
     return err;
@@ -218,10 +290,15 @@ int dart_est_check(far_task *t, far_index *index, far_report *report) {
 
 /* ---- Counts ---- */
 
-static int count_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
+static int count_segment(far_task *t, far_index *index, const dart_spot *spot, uint64_t word, const uint64_t *slots,
                          unsigned count, void *ctx) {
-    (void)t, (void)index, (void)at;
+    (void)t, (void)index, (void)spot;
     dart_est_counts *counts = ctx;
+    if (dart_is_table(word)) {
+        counts->tables++;
+        counts->bytes += DART_TABLE_BYTES;
+        return 0;
+    }
     counts->segments++;
     counts->slots += count;
     counts->bytes += dart_segment_bytes(dart_directory_log_groups(word));

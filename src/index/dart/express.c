@@ -186,25 +186,32 @@ static uint64_t without_tag(uint64_t word) {
 }
 
 
-uint64_t dart_directory_get(dart_cache *cache, unsigned at, uint64_t epoch, bool *fresh) {
-    *fresh = false;
+uint64_t dart_directory_get(dart_directory *directory, unsigned at, uint64_t epoch, bool *fresh) {
+    uint64_t word = at < DART_TABLES_KEPT ? atomic_load_explicit(&directory->tables[at], memory_order_relaxed) : 0;
+    *fresh = word != 0;
+    if (word)
+        return word;
+    dart_cache *cache = &directory->words;
     dart_chunk *chunk = cache->count ? dart_cache_lock(cache, at / DART_CHUNK_WORDS, false) : NULL;
     if (!chunk)
         return 0;
-    uint64_t word = chunk->words[at % DART_CHUNK_WORDS];
+    word = chunk->words[at % DART_CHUNK_WORDS];
     far_spin_unlock(&chunk->lock);
-    *fresh = word && segment_is_fresh(word >> DIRECTORY_TAG_SHIFT, epoch);
+    *fresh = word && (dart_is_table(word) || segment_is_fresh(word >> DIRECTORY_TAG_SHIFT, epoch));
     return without_tag(word);
 }
 
 
-void dart_directory_set(dart_cache *cache, unsigned at, uint64_t word, uint64_t epoch) {
+void dart_directory_set(dart_directory *directory, unsigned at, uint64_t word, uint64_t epoch) {
+    if (dart_is_table(word) && at < DART_TABLES_KEPT)
+        atomic_store_explicit(&directory->tables[at], word, memory_order_relaxed);
+    dart_cache *cache = &directory->words;
     dart_chunk *chunk = cache->count ? dart_cache_lock(cache, at / DART_CHUNK_WORDS, word != 0) : NULL;
     if (!chunk)
         return;
     uint64_t *kept = &chunk->words[at % DART_CHUNK_WORDS];
-    /* The proof of an older operation does not make a newer one older. */
-    if (without_tag(*kept) != word || dart_tag_age(*kept >> DIRECTORY_TAG_SHIFT, epoch) > 0)
+    /* The proof of an older operation does not make a newer one older, nor a segment of a table. */
+    if (!dart_is_table(*kept) && (without_tag(*kept) != word || dart_tag_age(*kept >> DIRECTORY_TAG_SHIFT, epoch) > 0))
         *kept = word ? word | (epoch & TAG_MASK) << DIRECTORY_TAG_SHIFT : 0;
     far_spin_unlock(&chunk->lock);
 }

@@ -328,7 +328,7 @@ static inline uint64_t dart_leaf_bytes(unsigned code, uint64_t header) {
 
 typedef struct dart_super {
     uint64_t magic;
-    uint32_t bucket, directory_bits; /* D: 2^D directory words; 0: there is no skip table */
+    uint32_t bucket, directory_bits; /* D: the directory has 2^D words at first */
     uint64_t hash_seed;
     uint64_t root;                        /* address: N256 of depth 0, for ever */
     uint64_t locks;                       /* address of the lock words of lock_free=0; else 0 */
@@ -344,8 +344,9 @@ _Static_assert(sizeof(dart_super) == 256, "the descriptor");
 /* ---- The express skip table ----
  *
  *   directory word  log2(groups) 8 << 56 | g of the segment; 0 = no segment yet
+ *                   1 << 63 | g of a table, which it stays: 16 directory words in place of a segment of 16 groups
  *   segment         2^q groups of 192 bytes: main 0, overflow, main 1, each 8 slots
- *   hash            63..48 directory, 47..40 fingerprint, 39 which main, 38.. group
+ *   hash            63..48 directory, 47..40 fingerprint, 39 which main, 38.. tables (4 bits each), then group
  *   slot            committed: fp 8 << 56 | delta 6 << 50 | type 4 << 46 | F << 44 | g
  *                   tentative: client 14 << 50 | generation 4 << 46 | T << 45 | F << 44 | g
  *                   0 (but F): empty
@@ -386,6 +387,22 @@ static inline uint64_t dart_segment_bytes(unsigned log_groups) {
 }
 
 
+#define DART_TABLE_LOG          4u
+#define DART_TABLE_WORDS        (1u << DART_TABLE_LOG)
+#define DART_TABLE_BYTES        (DART_TABLE_WORDS * 8u)
+#define DART_DIRECTORY_BITS_MAX 16u /* of the directory and the tables below it */
+
+
+static inline uint64_t dart_table_word(far_addr table) {
+    return 1ull << 63 | dart_granule(table);
+}
+
+
+static inline bool dart_is_table(uint64_t word) {
+    return word >> 63;
+}
+
+
 static inline unsigned dart_hash_directory(uint64_t hash, unsigned bits) {
     return bits ? (unsigned)(hash >> 48) & ((1u << bits) - 1) : 0;
 }
@@ -401,8 +418,16 @@ static inline unsigned dart_hash_main(uint64_t hash) { /* 0: main 0 and overflow
 }
 
 
-static inline uint64_t dart_hash_group(uint64_t hash, unsigned log_groups) {
-    return (hash & ((1ull << 39) - 1)) >> (39 - log_groups);
+/* level: so many tables are above the segment. */
+static inline uint64_t dart_hash_group(uint64_t hash, unsigned level, unsigned log_groups) {
+    unsigned left = 39 - level * DART_TABLE_LOG;
+    return (hash & ((1ull << left) - 1)) >> (left - log_groups);
+}
+
+
+/* Position in a table whose words have this level, from 1 on: as a segment in its place would choose the group. */
+static inline unsigned dart_hash_table(uint64_t hash, unsigned level) {
+    return (unsigned)dart_hash_group(hash, level - 1, DART_TABLE_LOG);
 }
 
 
