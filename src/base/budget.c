@@ -165,12 +165,12 @@ static size_t evict_from(far_budget_cache *victim, const far_budget_cache *askin
 
 
 /* One cache after the other, until enough is free; false: none of them has anything to give. */
-static bool make_room(far_budget_cache *asking, size_t bytes) {
+static bool make_room(far_budget_cache *asking, size_t bytes, bool of_its_own) {
     uint64_t asked = 0;
     size_t freed = 0;
     for (size_t want; (want = missing(asking->budget, bytes)) > 0;) {
         far_budget_cache *victim = choose_victim(asking, asked);
-        if (!victim)
+        if (!victim || (victim == asking && !of_its_own))
             return freed > 0;
         freed += evict_from(victim, asking, want);
         asked |= 1ull << (victim - asking->budget->caches);
@@ -179,15 +179,25 @@ static bool make_room(far_budget_cache *asking, size_t bytes) {
 }
 
 
-bool far_budget_take(far_budget_cache *cache, size_t bytes) {
+static bool take(far_budget_cache *cache, size_t bytes, bool of_its_own) {
     if (take_free(cache, bytes))
         return true;
     if (bytes > cache->budget->limit)
         return false;
-    for (unsigned i = 0; i < EVICT_ROUNDS && make_room(cache, bytes); i++)
+    for (unsigned i = 0; i < EVICT_ROUNDS && make_room(cache, bytes, of_its_own); i++)
         if (take_free(cache, bytes))
             return true;
     return false;
+}
+
+
+bool far_budget_take(far_budget_cache *cache, size_t bytes) {
+    return take(cache, bytes, true);
+}
+
+
+bool far_budget_take_from_others(far_budget_cache *cache, size_t bytes) {
+    return take(cache, bytes, false);
 }
 
 

@@ -31,6 +31,9 @@ void far_budget_unregister(far_budget_cache *cache); /* its bytes were given bac
 
 bool far_budget_take(far_budget_cache *cache,
                      size_t bytes); /* false: there is no room, and nobody can evict enough; do without */
+/* The same, but when the asking cache would have to evict there is no room either: for a cache whose parts are of equal
+ * worth, which would only exchange one for another. */
+bool far_budget_take_from_others(far_budget_cache *cache, size_t bytes);
 void far_budget_give(far_budget_cache *cache, size_t bytes);
 
 size_t far_budget_limit(const far_budget *budget);

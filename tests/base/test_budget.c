@@ -132,6 +132,28 @@ static void one_that_is_as_large_as_any_evicts_its_own(void **state) {
 }
 
 
+static void one_that_takes_from_others_only_evicts_nothing_of_its_own(void **state) {
+    (void)state;
+    far_budget *budget = far_budget_new(1000);
+    cache a, b;
+    open_cache(&a, budget, "a");
+    open_cache(&b, budget, "b");
+    assert_true(grow(&a, 700));
+    assert_true(grow(&b, 300));
+    assert_false(far_budget_take_from_others(a.budget, 10));
+    assert_int_equal(a.evictions + b.evictions, 0);
+    assert_true(far_budget_take_from_others(b.budget, 10));
+    far_budget_give(b.budget, 10);
+    assert_int_equal(a.evictions, 1);
+    assert_int_equal(a.bytes, 690);
+    assert_true(far_budget_take_from_others(a.budget, 10)); /* what is free */
+    far_budget_give(a.budget, 10);
+    close_cache(&a);
+    close_cache(&b);
+    far_budget_free(budget);
+}
+
+
 static void when_nobody_can_evict_the_answer_is_no(void **state) {
     (void)state;
     far_budget *budget = far_budget_new(1000);
@@ -250,6 +272,7 @@ int main(void) {
         cmocka_unit_test(taking_and_giving_is_counted_for_all_and_for_each),
         cmocka_unit_test(the_largest_makes_room_and_all_end_with_equal_shares),
         cmocka_unit_test(one_that_is_as_large_as_any_evicts_its_own),
+        cmocka_unit_test(one_that_takes_from_others_only_evicts_nothing_of_its_own),
         cmocka_unit_test(when_nobody_can_evict_the_answer_is_no),
         cmocka_unit_test(places_are_used_again_and_their_number_is_bounded),
         cmocka_unit_test(caches_are_listed_by_name),

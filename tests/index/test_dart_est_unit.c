@@ -243,6 +243,30 @@ static void entries_that_are_asked_for_often_stay(void **state) {
 }
 
 
+/* The express cache lacks a few chunks, because another cache has taken their room: those entries are not kept, all others
+ * are. (When chunks pushed out each other, most of what was kept was lost again and again.) */
+static void what_does_not_fit_pushes_out_nothing(void **state) {
+    (void)state;
+    enum { CHUNKS = 64, LACKING = 4, ENTRIES = CHUNKS * 100 };
+    far_budget *budget = far_budget_new((CHUNKS - LACKING) * DART_EXPRESS_WORDS * 8);
+    dart_cache express;
+    unsigned kept = 0;
+    assert_int_equal(dart_cache_open(&express, budget, "express", CHUNKS, DART_EXPRESS_WORDS), 0);
+    for (unsigned i = 0; i < 20 * ENTRIES; i++) {
+        uint64_t hash = (i % ENTRIES + 1) * 0x9e3779b97f4a7c15ull, word = dart_est_word(0, 0, DART_N8, 4096), got;
+        bool current;
+        if (dart_express_get(&express, hash, 9, &got, &current))
+            kept += i >= 19 * ENTRIES;
+        else
+            dart_express_put(&express, hash, word, 9);
+    }
+    print_message("%u of %u are kept\n", kept, ENTRIES);
+    assert_true(kept >= ENTRIES * 9 / 10);
+    dart_cache_close(&express);
+    far_budget_free(budget);
+}
+
+
 /* Two caches in a budget that holds neither: they share it, and never take more. */
 static void the_byte_budget_is_kept(void **state) {
     (void)state;
@@ -619,6 +643,7 @@ int main(void) {
         cmocka_unit_test(the_express_cache_gives_only_what_was_put),
         cmocka_unit_test(the_express_cache_uses_more_chunks_as_it_fills),
         cmocka_unit_test(entries_that_are_asked_for_often_stay),
+        cmocka_unit_test(what_does_not_fit_pushes_out_nothing),
         cmocka_unit_test(the_byte_budget_is_kept),
         cmocka_unit_test(the_cheapest_length_is_found_and_found_again),
         cmocka_unit_test(classes_cover_every_key_length),

@@ -154,7 +154,7 @@ static const far_option_def options[] = {
      "bytes of the cache of hot keys' slots, at most; a quarter of the byte budget at most"},
     {"scan_cache", FAR_OPTION_NUMBER, 64 << 20, 0, 1ll << 40, NULL,
      "bytes of what scans keep of the tree, at most; an eighth of the byte budget at most"},
-    {"segment_log", FAR_OPTION_NUMBER, DART_TABLE_LOG, 0, DART_TABLE_LOG, NULL,
+    {"segment_log", FAR_OPTION_NUMBER, 6, 0, 8, NULL,
      "for tests: log2 of the groups that a segment of the skip table has before a table takes its place"},
     {0},
 };

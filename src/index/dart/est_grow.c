@@ -11,7 +11,7 @@
 #include "pool/epoch.h"
 
 #define VERBS_AT_ONCE   256u
-#define TARGETS_AT_ONCE 32u
+#define TARGETS_AT_ONCE 128u
 #define HEAD_BYTES      32u /* no node is smaller */
 #define TIDY_AT_ONCE    64u
 

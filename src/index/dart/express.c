@@ -90,9 +90,11 @@ size_t dart_cache_used(const dart_cache *cache) {
 }
 
 
-/* A chunk that had no words: gets some, and is locked. NULL: there is no memory for them. */
+/* A chunk that had no words: gets some, and is locked. NULL: there is no memory for them. Chunks are worth the same: if
+ * they pushed out each other, a cache that lacks a few of them would lose hundreds of entries for each one that comes.
+ */
 static __attribute__((noinline)) dart_chunk *fill_and_lock(dart_cache *cache, dart_chunk *chunk) {
-    if (!far_budget_take(cache->budget, cache->chunk_bytes))
+    if (!far_budget_take_from_others(cache->budget, cache->chunk_bytes))
         return NULL;
     void *words = NULL;
     if (posix_memalign(&words, 64, cache->chunk_bytes) == 0)
