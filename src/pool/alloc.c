@@ -35,8 +35,7 @@ static bool refill(far_memory *m, far_bin *bin, unsigned node) {
 
 /* Of a class that updates swap, the last free object of a session is only for them: so they work in a full pool too. */
 static bool is_held_back(const far_memory *m, const far_bin *bin, unsigned node) {
-    const far_type *info = far_class_info(bin->class);
-    bool last = bin->magazine[node].count == 1 && info && info->swapped;
+    bool last = bin->magazine[node].count == 1 && far_class_is_swapped(bin->class);
     for (unsigned n = 0; last && n < geometry(m)->nodes; n++)
         last = n == node || bin->magazine[n].count == 0;
     return last;
@@ -114,11 +113,13 @@ static int stock_nodes(far_task *t, far_class *class, unsigned first, unsigned c
 
 
 /* The last resort before the pool counts as full: what sessions of this handle have in their magazines, what is in
- * orphans (once in an epoch), what others brought home, and wholly free slabs of other classes. */
-static int gather(far_task *t) {
+ * orphans (once in an epoch), what others brought home, and wholly free slabs of other classes. What a session holds
+ * back for updates stays with it: in store it could complete a free slab, which would go to another class. Only an update
+ * that needs one of that class may have it, because it retires another one. */
+static int gather(far_task *t, far_class *class) {
     far_store *s = far_store_of(t);
     uint64_t epoch = far_epoch_known(t);
-    far_magazines_empty(s);
+    far_magazines_trim(s, t->swaps ? class : NULL);
     far_reclaim_all(t);
     int err = far_send_home(t);
     if (err == 0 && s->gathered != epoch) {
@@ -145,7 +146,7 @@ static int stock_somewhere(far_task *t, far_class *class, unsigned node, bool mu
         if (result == 0)
             result = stock_nodes(t, class, first, nodes, true, where);
     }
-    if (result == 0 && (result = gather(t)) == 0)
+    if (result == 0 && (result = gather(t, class)) == 0)
         result = stock_nodes(t, class, first, must ? 1 : nodes, true, where);
     if (result == 1 && node == FAR_NODE_ANY)
         s->turn = (*where + 1) % nodes;
@@ -172,7 +173,7 @@ static int take_run(far_task *t, far_class *class, unsigned node, bool must, uin
                 *item = far_block_base(&pool->geometry, head) | FAR_ITEM_ZERO | (used ? 0 : FAR_ITEM_FRESH);
         }
         if (result == 0 && round == 0)
-            result = gather(t);
+            result = gather(t, class);
     }
     return result;
 }

@@ -353,6 +353,28 @@ static bool holds_unlisted(const far_held *b, const far_catalog_view *view) {
 }
 
 
+static bool spare_its_block(far_store *s, far_class *class, uint64_t item, void *ctx) {
+    (void)class, (void)ctx;
+    far_held *b = far_held_at(s, far_item_addr(item));
+    if (b)
+        b->spared = true;
+    return true;
+}
+
+
+/* Notes in which blocks sessions hold back an object for updates; or, not any, that none is to be spared. A session that
+ * swaps its object between this and the choice may lose the new one with its block: its next update looks for memory like
+ * one of a session that has none. */
+static void note_spared(far_store *s, bool any) {
+    pthread_mutex_lock(&s->lock);
+    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b))
+        b->spared = false;
+    pthread_mutex_unlock(&s->lock);
+    if (any)
+        far_store_visit(s, &(far_visit){.held_back = spare_its_block});
+}
+
+
 /* Chooses the blocks to be given up. The pin is held from the look at the catalog until they are orphans: whoever drops an index later
  * looks at orphans after our pin has ended, and finds them. What is not listed now we free ourselves (unlisted.c), or,
  * at the end, a sweep does. */
@@ -362,7 +384,7 @@ static void choose(far_store *s, far_give_up which, const far_catalog_view *view
     for (far_held *b = far_held_next(s, NULL), *next; b && g->count < GIVE_UP_BLOCKS; b = next) {
         next = far_held_next(s, b);
         bool unlisted = holds_unlisted(b, view);
-        if (b->kept > 0 || (which == FAR_GIVE_UP_ROOMY && free_bytes_of(s, b) < room) ||
+        if (b->kept > 0 || b->spared || (which == FAR_GIVE_UP_ROOMY && free_bytes_of(s, b) < room) ||
             (which != FAR_GIVE_UP_AT_END && unlisted))
             continue;
         g->lost |= unlisted; /* whoever dropped it may have looked at the orphans already */
@@ -400,10 +422,26 @@ static int make_orphans(far_task *t, const given *g) {
 }
 
 
+/* The request that asks for blocks with room is one that an operation of this handle made, or waits for. */
+static bool asks_itself(far_store *s) {
+    pthread_mutex_lock(&s->lock);
+    bool own = s->spare && s->spare_number == s->heard;
+    pthread_mutex_unlock(&s->lock);
+    return own;
+}
+
+
+/* What magazines hold is room too, and what is wholly free goes back as such. Other handles get also what sessions hold back
+ * for updates: whoever needs it again asks in the same way. But an insert of this handle must not get by a request what it
+ * leaves in the magazines when it gathers memory (alloc.c). */
 int far_blocks_orphan(far_task *t, far_give_up which) {
     far_store *s = far_store_of(t);
     assert(s->inside == t && t->pin.epoch != 0);
-    far_magazines_empty(s); /* what they hold is room too, and what is wholly free goes back as such */
+    bool spares = which == FAR_GIVE_UP_ROOMY && asks_itself(s);
+    if (spares)
+        far_magazines_trim(s, NULL);
+    else
+        far_magazines_empty(s);
     int err = far_slabs_look_at_all(t);
     if (err == 0)
         err = far_slabs_trim(t, true);
@@ -412,6 +450,7 @@ int far_blocks_orphan(far_task *t, far_give_up which) {
         far_catalog_view view;
         given g = {0};
         err = far_catalog_look(t, &view);
+        note_spared(s, spares);
         if (err == 0)
             choose(s, which, &view, &g);
         far_scratch_back(t, mark);

@@ -484,18 +484,30 @@ far_bin *far_bin_remember(far_memory *m, far_index *index, unsigned type, uint64
 }
 
 
-void far_memory_visit(far_store *s, far_memory *m, const far_visit *v) {
-    for (unsigned i = 0; v->in_magazine && i < FAR_BINS; i++)
-        for (far_bin *b = m->bins[i]; b; b = b->next)
-            for (unsigned n = 0; n < geometry(s)->nodes; n++) {
-                far_items *list = &b->magazine[n];
-                for (uint32_t at = list->count; at-- > 0;)
-                    if (!v->in_magazine(s, b->class, list->items[at], v->ctx)) {
-                        assert(m->magazine_bytes >= b->class->size);
-                        list->items[at] = list->items[--list->count];
-                        m->magazine_bytes -= b->class->size;
-                    }
+/* The oldest object in the first magazine that has any is the one that is held back: it is handed out last there. */
+static void visit_bin(far_store *s, far_memory *m, far_bin *b, const far_visit *v) {
+    bool holds_back = v->held_back && far_class_is_swapped(b->class) && far_class_index(b->class);
+    for (unsigned n = 0; n < geometry(s)->nodes; n++) {
+        far_items *list = &b->magazine[n];
+        bool last_too = holds_back && list->count > 0;
+        for (uint32_t at = list->count; at-- > 0;) {
+            bool (*stays)(far_store *, far_class *, uint64_t, void *) =
+                last_too && at == 0 ? v->held_back : v->in_magazine;
+            if (stays && !stays(s, b->class, list->items[at], v->ctx)) {
+                assert(m->magazine_bytes >= b->class->size);
+                list->items[at] = list->items[--list->count];
+                m->magazine_bytes -= b->class->size;
             }
+        }
+        holds_back = holds_back && !last_too;
+    }
+}
+
+
+void far_memory_visit(far_store *s, far_memory *m, const far_visit *v) {
+    for (unsigned i = 0; (v->in_magazine || v->held_back) && i < FAR_BINS; i++)
+        for (far_bin *b = m->bins[i]; b; b = b->next)
+            visit_bin(s, m, b, v);
     for (unsigned i = 0; v->retired && i < FAR_QUEUES_MAX; i++) {
         far_queue *q = &m->queues[i];
         size_t kept = 0;
@@ -550,6 +562,16 @@ bool far_item_to_store(far_store *s, far_class *class, uint64_t item, void *ctx)
 
 void far_magazines_empty(far_store *s) {
     far_store_visit(s, &(far_visit){.in_magazine = far_item_to_store});
+}
+
+
+static bool hold_back(far_store *s, far_class *class, uint64_t item, void *ctx) {
+    return class != ctx || far_item_to_store(s, class, item, NULL);
+}
+
+
+void far_magazines_trim(far_store *s, far_class *all) {
+    far_store_visit(s, &(far_visit){.in_magazine = far_item_to_store, .held_back = hold_back, .ctx = all});
 }
 
 

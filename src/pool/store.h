@@ -76,6 +76,7 @@ struct far_held { /* a block that this handle owns */
     bool used;                       /* was somebody's before, or pages of it were wiped */
     uint32_t stamp;                  /* the last sweep for which nothing in it is to be settled */
     uint32_t kept;                   /* objects of it that sessions keep: it is not given up */
+    bool spared;                     /* an object of it is held back for updates: it is not given up (exchange.c) */
     uint64_t free_pages;             /* bit per page */
     far_slab *slab[FAR_BLOCK_PAGES]; /* by every page of it */
     far_held *next, **link;
@@ -273,6 +274,13 @@ static inline const far_type *far_class_info(const far_class *class) {
 }
 
 
+/* Updates swap its objects: a session holds back the last free one for them. */
+static inline bool far_class_is_swapped(const far_class *class) {
+    const far_type *info = far_class_info(class);
+    return info && info->swapped;
+}
+
+
 static inline uint64_t far_page_mask(unsigned page, unsigned pages) {
     return (pages == 64 ? UINT64_MAX : ((1ull << pages) - 1)) << page;
 }
@@ -337,10 +345,13 @@ static inline far_bin *far_bin_get(far_memory *m, far_index *index, unsigned typ
 
 /* Goes through all objects that sessions hold: in magazines, retired, kept. The functions say whether the object
  * stays in its list; they run with the locks of the session and of the store. begin runs before, with the locks of the
- * list of sessions, which stays locked, and of the store; false: there is nothing to be done. */
+ * list of sessions, which stays locked, and of the store; false: there is nothing to be done. held_back is called
+ * instead of in_magazine for the one object of each class that the session holds back for updates of an index that is
+ * open here; NULL: that object is one in a magazine as all others. */
 typedef struct far_visit {
     bool (*begin)(far_store *s, void *ctx);
     bool (*in_magazine)(far_store *s, far_class *class, uint64_t item, void *ctx);
+    bool (*held_back)(far_store *s, far_class *class, uint64_t item, void *ctx);
     bool (*retired)(far_store *s, const far_retired *item, void *ctx);
     void (*kept)(far_store *s, const far_kept *kept, void *ctx);
     void *ctx;
@@ -349,7 +360,8 @@ void far_store_visit(far_store *s, const far_visit *visit);
 void far_memory_visit(far_store *s, far_memory *m, const far_visit *visit);   /* of one session, with both locks */
 bool far_item_to_store(far_store *s, far_class *c, uint64_t item, void *ctx); /* in_magazine: it does not stay */
 void far_magazines_empty(far_store *s);                                       /* to the store, of all sessions */
-void far_shelves_leave(far_store *s); /* with the store's lock: the foreign objects there go home */
+void far_magazines_trim(far_store *s, far_class *all); /* but for what is held back, unless of class `all` */
+void far_shelves_leave(far_store *s);                  /* with the store's lock: the foreign objects there go home */
 
 /* One task of the handle at a time. */
 void far_store_enter(far_task *t);

@@ -118,6 +118,14 @@ static void a_full_pool_can_be_worked_on(void **state) {
 }
 
 
+/* With a small directory the inserts that follow the deletes need a node when only the leaf is free that is held back
+ * for updates. */
+static void inserts_do_not_take_the_last_leaf_for_a_node(void **state) {
+    (void)state;
+    run("dart", "directory_bits=12", 2000);
+}
+
+
 enum { ABREAST = 32, ALL = 4000 };
 
 /* Keeps updates and puts of one absent key in flight, until so many ended. */
@@ -195,6 +203,7 @@ int main(void) {
         {"chime in flight", writes_in_flight_are_refused_in_a_full_pool, NULL, NULL, "chime"},
         {"shard in flight", writes_in_flight_are_refused_in_a_full_pool, NULL, NULL, "shard"},
         {"smart in flight", writes_in_flight_are_refused_in_a_full_pool, NULL, NULL, "smart"},
+        cmocka_unit_test(inserts_do_not_take_the_last_leaf_for_a_node),
         cmocka_unit_test(the_look_at_a_full_pool_is_rare),
     };
     rig_start();
