@@ -140,6 +140,33 @@ int dart_est_make_segments(far_task *t, far_index *index, const dart_spot *spots
 }
 
 
+/* ---- Others at the same segment ---- */
+
+#define CROWD_POLLS 8u
+
+/* Many clients may meet a full segment at once. Its first slot tells them who came first; the others give that one some
+ * round trips before they help, which is always safe. begun: somebody has. 1: the segment was replaced meanwhile. */
+static int let_others_finish(far_task *t, far_index *index, const dart_spot *spot, uint64_t word, bool begun) {
+    uint64_t seen;
+    if (!begun && dart_of(index)->masked_freeze && far_task_capabilities(t)->masked_cas) {
+        far_masked_cas(t, dart_word_addr(word), 0, 0, DART_FROZEN, DART_FROZEN, &seen);
+        int err = far_wait(t);
+        if (err < 0)
+            return err;
+        begun = dart_is_frozen(seen);
+    }
+    for (unsigned polls = 0; begun && polls < CROWD_POLLS; polls++) {
+        far_back_off(t, polls / 2);
+        int err = far_read_word(t, spot->addr, &seen);
+        if (err < 0 || (seen != word && (err = know_seen(t, dart_est_of(index), spot, seen)) < 0))
+            return err;
+        if (seen != word)
+            return 1;
+    }
+    return 0;
+}
+
+
 /* ---- Freezing ---- */
 
 static int freeze_masked(far_task *t, far_addr segment, uint64_t *words, unsigned count) {
@@ -326,12 +353,11 @@ static int put_new(far_task *t, const copy *c, uint64_t *new, uint64_t words[DAR
 
 /* An error before what is new was shown: nobody knows of it. (Of a session that is lost nothing can be said; the sweep
  * finds what it had in hand.) */
-static int give_up(far_task *t, far_index *index, copy *c, int err) {
+static void give_up(far_task *t, far_index *index, copy *c, int err) {
     if (err < 0)
         far_forget(t);
     if (err < 0 && !dart_is_lost(err))
         give_back(t, index, c);
-    return err;
 }
 
 
@@ -399,8 +425,11 @@ int dart_est_grow(far_task *t, far_index *index, const dart_spot *spot, uint64_t
     far_scratch_mark mark = far_scratch_here(t);
     copy c = {.spot = *spot, .word = word};
     int err = help ? 0 : allocate(t, index, &c, dart_directory_log_groups(word) + 1); /* before anything is frozen */
-    if (err >= 0)
-        err = give_up(t, index, &c, replace(t, index, &c, true));
+    if (err >= 0 && (err = let_others_finish(t, index, spot, word, help)) == 0)
+        err = replace(t, index, &c, true);
+    else if (err > 0)
+        give_back(t, index, &c);
+    give_up(t, index, &c, err);
     far_scratch_back(t, mark);
     return err < 0 ? err : 0;
 }
@@ -434,7 +463,7 @@ static int tidy_one(far_task *t, far_index *index, unsigned at) {
         for (unsigned i = 0; i < count; i++)
             used += dart_thawed(words[i]) != 0;
         if (used == 0 || (count > DART_EST_GROUP_SLOTS && used * 10 <= count * 3))
-            err = give_up(t, index, &c, replace(t, index, &c, false));
+            give_up(t, index, &c, err = replace(t, index, &c, false));
     }
     far_scratch_back(t, mark);
     return err;
