@@ -109,6 +109,18 @@ EST_RACE(the_remover_finishes_the_table) {
 }
 
 
+static int make_table_task(far_task *t, void *arg) {
+    far_index *index = arg;
+    dart_spot spot = dart_spot_at(dart_est_of(index), 0);
+    uint64_t word;
+    int err = far_pin_take(t);
+    if (err >= 0 && (err = far_read_word(t, spot.addr, &word)) >= 0)
+        err = dart_est_grow(t, index, &spot, word, false);
+    far_pin_drop(t);
+    return err;
+}
+
+
 static void registrar_meets_the_making(const char *sim, const char *point) {
     stage s;
     set_up(&s, sim, CALM);
@@ -118,7 +130,8 @@ static void registrar_meets_the_making(const char *sim, const char *point) {
     dart_node x = node_at(&s.c, "aba", 2);
     uint64_t old = top_word(&s);
     assert_true(x.addr && old && !dart_is_table(old));
-    fill_to(&s.b, NULL);
+    /* At once: in a bucket that is full another would take the place of a's word. */
+    assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, true, make_table_task, s.b.index), 0);
     assert_true(dart_is_table(top_word(&s)));
     resume_to(&s.a, "dart:est_committed", 1);
     for (unsigned i = 0; i < DART_EST_GROUP_SLOTS; i++) {
@@ -128,6 +141,7 @@ static void registrar_meets_the_making(const char *sim, const char *point) {
     if (strcmp(point, "dart:est_chosen") == 0)
         assert_int_equal(names_of(&s.c, x.addr), 1); /* its first word went nowhere: it has tried again, in the table */
     finish(&s.a, 0);
+    insert_pairs(&s.b, 0, ENOUGH);
     LOAD(&s.c, "abc", "abd", "abe", "abf", "abg", "abh", "abi", "abj", "abk", "abl", "abm", "abn");
     settle(&s);
     assert_true(node_at(&s.c, "aba", 2).addr != x.addr);
@@ -375,6 +389,7 @@ typedef struct shortage {
     bool tables;       /* one can */
     bool help;
     int result;
+    unsigned left[2]; /* segments and tables that can be had afterwards */
     unsigned taken[2];
     far_addr addrs[2][HOG_MAX];
 } shortage;
@@ -415,6 +430,11 @@ static int grow_short_task(far_task *t, void *arg) {
     give_some(t, h, 0, h->segments);
     if (err >= 0 && (err = far_read_word(t, spot.addr, &word)) >= 0)
         h->result = dart_est_grow(t, h->index, &spot, word, h->help);
+    unsigned before[2] = {h->taken[0], h->taken[1]};
+    for (unsigned kind = 0; err >= 0 && kind < 2; kind++) {
+        err = take_some(t, h, kind, HOG_MAX);
+        h->left[kind] = h->taken[kind] - before[kind];
+    }
     give_some(t, h, 0, HOG_MAX);
     give_some(t, h, 1, HOG_MAX);
     far_pin_drop(t);
@@ -422,7 +442,7 @@ static int grow_short_task(far_task *t, void *arg) {
 }
 
 
-/* a had frozen the segment and died: b helps; or b begins itself. */
+/* a has frozen the segment: b helps; or b begins itself. */
 static void grows_short(const char *sim, bool help, bool tables, unsigned segments) {
     static shortage h;
     stage s;
@@ -431,11 +451,12 @@ static void grows_short(const char *sim, bool help, bool tables, unsigned segmen
     LOAD(&s.b, SEVEN("ab"));
     settle(&s);
     fill_to(&s.a, help ? "dart:est_frozen" : "dart:est_chosen");
-    stage_kill(&s, &s.a);
     uint64_t old = top_word(&s);
     h = (shortage){.index = s.b.index, .tables = tables, .segments = segments, .help = help};
     assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, false, grow_short_task, &h), 0);
     assert_int_equal(h.result, enough || help ? 0 : FAR_ERR_NO_MEMORY);
+    assert_int_equal(h.left[0], enough ? 0 : segments);
+    assert_int_equal(h.left[1], tables && !enough);
     uint64_t now = top_word(&s);
     if (enough)
         assert_true(dart_is_table(now));
@@ -443,6 +464,7 @@ static void grows_short(const char *sim, bool help, bool tables, unsigned segmen
         assert_true(now == (help ? 0 : old));
     for (unsigned i = 0; now && !enough && i < DART_EST_GROUP_SLOTS; i++)
         assert_false(dart_is_frozen(world_word(s.world, dart_word_addr(now) + 8 * i)));
+    finish(&s.a, 0);
     busy(&s.b, "b", FAR_OP_INSERT, "abx", "b"); /* now there is memory */
     insert_pairs(&s.b, 100, 140);
     assert_true(dart_is_table(top_word(&s)));
@@ -461,6 +483,56 @@ EST_RACE(a_table_without_memory) {
         grows_short(sim, help, true, DART_TABLE_WORDS - 1);
         grows_short(sim, help, true, DART_TABLE_WORDS);
     }
+}
+
+
+/* ---- A table that lies on another memory node than the word that is to name it ---- */
+
+typedef struct table_write {
+    far_addr addr; /* 0: not written yet */
+} table_write;
+
+
+static void note_table(void *ctx, const far_sim_posted *posted) {
+    table_write *w = ctx;
+    if (!w->addr && posted->verb->kind == FAR_WRITE && posted->verb->length == DART_TABLE_BYTES)
+        w->addr = posted->verb->addr;
+}
+
+
+/* The WRITE of the table, once it is known where that goes, is held back. */
+static void write_table(table_write *w) {
+    stage s;
+    bool known = w->addr != 0;
+    set_up(&s, "masked_cas=on", CALM);
+    unsigned node = far_addr_node(dart_spot_at(dart_est_of(s.a.index), 0).addr);
+    fill_for(s.a.session, (full_node){s.a.index, node, DART_TYPE_EST_DIRECTORY, DART_TABLE_BYTES});
+    far_sim_on_verb(s.world, note_table, w);
+    stage_start_main(&s.a, "fills", run_fill);
+    if (known) {
+        far_sim_hold *hold = far_sim_hold_effect(
+            s.a.client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = w->addr, .to = w->addr + DART_TABLE_BYTES});
+        while (!far_sim_reached(hold))
+            assert_int_equal(far_sim_run_client(s.a.client), FAR_SIM_HELD);
+        assert_int_equal(far_sim_run_client(s.a.client), FAR_SIM_HELD); /* it does what it can */
+        assert_false(dart_is_table(top_word(&s)));
+        far_sim_release(hold);
+    }
+    assert_int_equal(far_sim_run_client(s.a.client), FAR_SIM_ENDED);
+    far_sim_on_verb(s.world, NULL, NULL);
+    assert_true(dart_is_table(top_word(&s)) && dart_word_addr(top_word(&s)) == w->addr);
+    assert_true(far_addr_node(w->addr) != node);
+    holds_pairs(&s.c, 0, ENOUGH);
+    tear_down(&s);
+}
+
+
+/* (The CAS of the word is posted with the WRITE.) */
+static void a_table_elsewhere_is_written_before_it_is_named(void **state) {
+    (void)state;
+    table_write w = {0};
+    write_table(&w);
+    write_table(&w);
 }
 
 
@@ -822,7 +894,28 @@ static uint64_t is_too_large(stage *s, far_addr *addr) {
 }
 
 
-/* (A word is not looked at; a table may stand at any level; bits that mean nothing are passed over.) */
+/* An index whose directory is as large as it may be has no tables. (A table may stand at any level.) */
+static void a_table_below_the_last_level_is_damage(void **state) {
+    (void)state;
+    for (unsigned bits = DART_DIRECTORY_BITS_MAX - DART_TABLE_LOG + 1; bits <= DART_DIRECTORY_BITS_MAX; bits++) {
+        stage s;
+        char options[64];
+        unsigned problems = 0;
+        snprintf(options, sizeof(options), "adjust=0,upkeep_batch=1,directory_bits=%u", bits);
+        set_up(&s, "masked_cas=on,memory_nodes=1", options);
+        far_addr directory = dart_spot_at(dart_est_of(s.c.index), 0).addr;
+        for (unsigned i = 0; i < DART_TABLE_WORDS; i++) /* itself would be a sound table */
+            assert_int_equal(world_word(s.world, directory + 1024 + 8 * i), 0);
+        assert_int_equal(far_index_check(s.c.session, s.c.index, count_problem, &problems), 0);
+        uint64_t bad = dart_table_word(directory + 1024);
+        memcpy(world_bytes(s.world, directory + 8 * 7), &bad, 8);
+        assert_int_equal(far_index_check(s.c.session, s.c.index, count_problem, &problems), 1);
+        tear_down(&s);
+    }
+}
+
+
+/* (A word is not looked at; bits that mean nothing are passed over.) */
 static void damaged_words_are_found(void **state) {
     (void)state;
     damage(names_itself);
@@ -893,11 +986,13 @@ int main(void) {
         cmocka_unit_test(a_table_is_not_forgotten_for_a_segment),
         cmocka_unit_test(dies_while_it_makes_a_table),
         cmocka_unit_test(a_table_without_memory),
+        cmocka_unit_test(a_table_elsewhere_is_written_before_it_is_named),
         cmocka_unit_test(a_walk_meets_what_becomes_a_table_under_it_once),
         cmocka_unit_test(a_walk_beside_one_who_makes_nested_tables),
         cmocka_unit_test(a_sweep_finishes_a_dead_clients_table),
         cmocka_unit_test(a_length_is_dropped_from_nested_tables),
         cmocka_unit_test(damaged_words_are_found),
+        cmocka_unit_test(a_table_below_the_last_level_is_damage),
         cmocka_unit_test(a_dropped_index_gives_its_tables_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
