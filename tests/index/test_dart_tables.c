@@ -804,6 +804,31 @@ static void a_length_is_dropped_from_nested_tables(void **state) {
 }
 
 
+/* b died with the segment frozen, and nobody needs it: the adjuster makes the table, and takes the entries out of it.
+ * (It does not help: its CASes lose for ever.) */
+EST_RACE(a_length_is_dropped_from_a_dead_clients_table) {
+    static const char *const points[] = {"dart:est_frozen", "dart:est_table"};
+    for (unsigned i = 0; i < 2; i++) {
+        stage s;
+        char byte;
+        set_up(&s, sim, TABLES "adjust=1");
+        fill_to(&s.b, points[i]);
+        stage_kill(&s, &s.b);
+        assert_int_equal(far_session_call(s.a.pool->team.own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
+        assert_false(dart_is_table(top_word(&s)));
+        for (unsigned n = 0; n < 300 && dart_est_of(s.a.index)->adjust.phase != DART_ADJUST_IDLE; n++) {
+            far_get(s.a.session, s.a.index, "~", 1, &byte, 1, NULL);
+            far_sim_sleep(s.world, 1000000);
+        }
+        assert_int_equal(dart_est_of(s.a.index)->adjust.phase, DART_ADJUST_IDLE);
+        assert_true(dart_is_table(top_word(&s)));
+        assert_int_equal(entries_of_length(&s, top_word(&s), 2), 0);
+        is_sound(&s, &s.a);
+        tear_down(&s);
+    }
+}
+
+
 /* ---- Damage ---- */
 
 static int count_problem(void *ctx, const char *what) {
@@ -991,6 +1016,7 @@ int main(void) {
         cmocka_unit_test(a_walk_beside_one_who_makes_nested_tables),
         cmocka_unit_test(a_sweep_finishes_a_dead_clients_table),
         cmocka_unit_test(a_length_is_dropped_from_nested_tables),
+        cmocka_unit_test(a_length_is_dropped_from_a_dead_clients_table),
         cmocka_unit_test(damaged_words_are_found),
         cmocka_unit_test(a_table_below_the_last_level_is_damage),
         cmocka_unit_test(a_dropped_index_gives_its_tables_back),
