@@ -35,10 +35,14 @@ void dart_est_read_init(const dart_est *est, dart_est_read *r, const void *prefi
 
 
 int dart_est_check_word(const dart_est *est, const dart_spot *spot, uint64_t word) {
-    bool sound = word == 0 || (dart_word_addr(word) &&
-                               (dart_is_table(word) ? dart_spot_may_be_table(est, spot)
-                                                    : dart_directory_log_groups(word) <= DART_LOG_GROUPS_MAX));
-    return sound ? 0 : far_fail(FAR_ERR_CORRUPT, "dart: directory word %#llx is broken", (unsigned long long)word);
+    far_addr addr = dart_word_addr(word);
+    unsigned log_groups = dart_directory_log_groups(word);
+    bool sound = dart_is_table(word)
+                     ? word == dart_table_word(addr) && dart_spot_may_be_table(est, spot)
+                     : word == dart_directory_word(log_groups, addr) && log_groups <= DART_LOG_GROUPS_MAX;
+    return word == 0 || (sound && addr)
+               ? 0
+               : far_fail(FAR_ERR_CORRUPT, "dart: directory word %#llx is broken", (unsigned long long)word);
 }
 
 

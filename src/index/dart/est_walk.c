@@ -82,8 +82,10 @@ static unsigned bits_below(const dart_est *est, unsigned level) {
 }
 
 
-/* The run that begins at this place; `each` is told of tables on the way that begin there. */
-static int find_run(far_task *t, far_index *index, unsigned place, run *r, dart_segment_fn *each, void *ctx) {
+/* The run that begins at this place; `each` is told of tables on the way that begin there, from this level on: it knows
+ * of those above. */
+static int find_run(far_task *t, far_index *index, unsigned place, unsigned level, run *r, dart_segment_fn *each,
+                    void *ctx) {
     const dart_est *est = dart_est_of(index);
     unsigned most = (dart_of(index)->walk_slice + 3) / 4, below = bits_below(est, 0), in_table = 1u << est->bits;
     most = most < DART_SEGMENTS_AT_ONCE ? most : DART_SEGMENTS_AT_ONCE;
@@ -94,7 +96,8 @@ static int find_run(far_task *t, far_index *index, unsigned place, run *r, dart_
         int err = read_run(t, est, r);
         if (err < 0 || !dart_is_table(r->words[0]))
             return err;
-        if ((place & ((1u << below) - 1)) == 0 && (err = each(t, index, &r->spot, r->words[0], NULL, 0, ctx)) < 0)
+        if ((place & ((1u << below) - 1)) == 0 && r->spot.level >= level &&
+            (err = each(t, index, &r->spot, r->words[0], NULL, 0, ctx)) < 0)
             return err;
         in_table = DART_TABLE_WORDS;
         below -= DART_TABLE_LOG;
@@ -118,17 +121,16 @@ static int one_again(far_task *t, far_index *index, const dart_spot *spot, dart_
 }
 
 
-int dart_est_each_segment(far_task *t, far_index *index, unsigned *place, dart_segment_fn *each, void *ctx) {
-    const dart_est *est = dart_est_of(index);
+/* A run from this place on, as find_run. How many words of it are done: 0: the first has become a table; or an error. */
+static int each_of_run(far_task *t, far_index *index, unsigned place, unsigned level, run *r, dart_segment_fn *each,
+                       void *ctx) {
     uint64_t *slots[DART_SEGMENTS_AT_ONCE];
-    far_scratch_mark mark = far_scratch_here(t);
-    run *r = far_scratch(t, sizeof(*r));
-    int err = r ? find_run(t, index, *place, r, each, ctx) : far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
+    int err = find_run(t, index, place, level, r, each, ctx);
     if (err >= 0)
         err = read_segments(t, r->words, slots, r->count);
     unsigned i = 0;
     for (; err >= 0 && i < r->count; i++) {
-        dart_spot spot = spot_in_run(est, r, i);
+        dart_spot spot = spot_in_run(dart_est_of(index), r, i);
         if (slots[i])
             err = each(t, index, &spot, r->words[i], slots[i],
                        DART_EST_GROUP_SLOTS << dart_directory_log_groups(r->words[i]), ctx);
@@ -137,12 +139,24 @@ int dart_est_each_segment(far_task *t, far_index *index, unsigned *place, dart_s
         if (err == TABLE)
             break; /* the next run begins in it */
     }
-    if (err < 0)
+    return err < 0 ? err : (int)i;
+}
+
+
+int dart_est_each_segment(far_task *t, far_index *index, unsigned *place, dart_segment_fn *each, void *ctx) {
+    far_scratch_mark mark = far_scratch_here(t);
+    run *r = far_scratch(t, sizeof(*r));
+    int done = r ? each_of_run(t, index, *place, 0, r, each, ctx) : far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
+    while (done == 0) /* in the new table, at the same place: a later call would tell of the tables above once more */
+        done = each_of_run(t, index, *place, r->spot.level, r, each, ctx);
+    if (done < 0) {
         far_forget(t);
-    else
-        *place = ((*place >> bits_below(est, r->spot.level)) + i) << bits_below(est, r->spot.level);
+    } else {
+        unsigned below = bits_below(dart_est_of(index), r->spot.level);
+        *place = ((*place >> below) + (unsigned)done) << below;
+    }
     far_scratch_back(t, mark);
-    return err < 0 ? err : 0;
+    return done < 0 ? done : 0;
 }
 
 
