@@ -465,12 +465,15 @@ static int wait_pinned(far_task *t, uint64_t target) {
 int far_pin_after_epochs(far_task *t, unsigned k) {
     uint64_t rest_since = t->rest_since, began = far_now(t), epoch;
     far_patience *patience = t->patience;
+    unsigned retries = t->retries;
     t->rest_since = 0;
     t->patience = NULL;
     int err = far_epoch_read(t, &epoch);
     if (err == 0)
         err = wait_pinned(t, epoch_after(epoch, k));
+    far_patience_forget(t); /* what the wait for epochs noted itself */
     t->patience = patience;
+    t->retries = retries;
     if (rest_since) /* to wait was no work */
         t->rest_since = (rest_since + far_now(t) - began) | 1;
     return err;

@@ -159,6 +159,14 @@ static void sum_of_a_copied_leaf(void **state) {
 }
 
 
+/* A client on its way in and out again counts in the word for a moment: the word is looked at until it is as it was. */
+static bool comes_back_to(const uint64_t *spear, uint64_t word) {
+    for (unsigned i = 0; i < 100 && *spear != word; i++)
+        far_sim_run_for(s.world, 500);
+    return *spear == word;
+}
+
+
 /* Who finds a leaf full gives its ticket back, so that they do not run out however long nobody can replace the leaf: all
  * but the first, whose ticket tells the others to let him do it. */
 static void tickets_beyond_the_slots_come_back(void **state) {
@@ -171,9 +179,9 @@ static void tickets_beyond_the_slots_come_back(void **state) {
     uint64_t with_one = *spear;
     assert_int_equal(dolphin_ticket(with_one), 3);
     start_and_wait(b, FAR_OP_INSERT, "nd", V2);
-    assert_int_equal(*spear, with_one);
+    assert_true(comes_back_to(spear, with_one));
     start_and_wait(c, FAR_OP_PUT, "ne", V2);
-    assert_int_equal(*spear, with_one);
+    assert_true(comes_back_to(spear, with_one));
     far_sim_resume(
         a->client); /* all run: the others may stand where a count of theirs is in the leaf, which a drains */
     assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);

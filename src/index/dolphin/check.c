@@ -205,6 +205,7 @@ static int run(tour *t, far_task *task, far_index *index, void *ctx) {
     if (!t)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
     dolphin_begin(&t->op, task, index, (far_bytes){t->cursor, 1});
+    t->op.tours = true;
     t->ctx = ctx;
     t->length = 1;
     while (err == 0 && !t->over)

@@ -60,6 +60,7 @@ typedef struct dolphin_op { /* what an operation works with */
     unsigned attempt;     /* of the operation as a whole */
     unsigned odd;         /* how often what was READ did not fit together */
     bool looked;          /* more than once */
+    bool tours;           /* goes on to other keys: READs the root as a whole */
     bool fresh;           /* the next look READs the node, whatever the cache says */
     uint64_t trip;        /* ns that the round trip took which led into the leaf: how long others take for theirs */
     uint64_t full;        /* names a leaf without an empty slot; 0 */

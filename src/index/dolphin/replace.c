@@ -7,7 +7,10 @@
 #include "index/dolphin/change.h"
 #include "pool/epoch.h"
 
-#define POLLS 16
+/* Looks before the epochs decide, which take milliseconds, in which all writers of the leaf come to wait. Who comes late, finds
+ * the leaf frozen and goes again counts too: with many clients nobody may be inside who writes, and yet the count is seen
+ * to be 0 only now and then. Who found it frozen waits outside, so that they become fewer. */
+#define POLLS 512
 
 static bool is_final(uint64_t spear) {
     return (spear & DOLPHIN_FROZEN) && !(spear & DOLPHIN_CALM) && dolphin_count(spear) == 0;

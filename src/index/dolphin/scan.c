@@ -215,6 +215,7 @@ int dolphin_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
     if (scan->from.length)
         memcpy(c->key, scan->from.data, scan->from.length);
     dolphin_begin(&c->op, t, index, (far_bytes){c->key, c->length});
+    c->op.tours = true;
     dolphin_leaf kept = {0};
     bool fresh = false;
     int err = 0;
