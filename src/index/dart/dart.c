@@ -73,8 +73,8 @@ static int dart_open(far_task *t, far_index *index) {
     far_read(t, index->descriptor, &dart->super, sizeof(dart->super));
     int err = far_wait(t);
     const dart_super *super = &dart->super;
-    if (err >= 0 && (super->magic != DART_MAGIC || super->bucket != (uint64_t)index->options[DART_OPTION_BUCKET] ||
-                     super->root == 0))
+    if (err >= 0 && ((super->magic != DART_MAGIC && super->magic != DART_MAGIC_OLD) ||
+                     super->bucket != (uint64_t)index->options[DART_OPTION_BUCKET] || super->root == 0))
         err = far_fail(FAR_ERR_CORRUPT, "index '%s': its descriptor is broken", index->name);
     dart->root = super->root;
     dart->locks = super->locks;

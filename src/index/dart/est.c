@@ -148,6 +148,7 @@ int dart_est_open(far_task *t, far_index *index) {
         est->stripes++;
     }
     est->bits = super->directory_bits;
+    est->tables = super->magic != DART_MAGIC_OLD;
     est->seed = super->hash_seed;
     est->super = index->descriptor;
     est->width = (unsigned)index->options[DART_OPTION_PROBE_WIDTH];

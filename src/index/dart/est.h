@@ -293,7 +293,7 @@ typedef struct dart_est {
     unsigned segment_log; /* log2 of the groups that a segment has before a table takes its place */
     uint64_t seed;
     far_addr super;
-    bool update, adjusting, one_fingerprint;
+    bool update, adjusting, one_fingerprint, tables; /* tables: there may be some */
     _Atomic(dart_local_list *) list;
     far_spin list_lock;
     _Atomic uint64_t epoch; /* of the last hook */
@@ -358,7 +358,7 @@ static inline dart_spot dart_spot_below(const dart_spot *above, uint64_t table, 
 
 
 static inline bool dart_spot_may_be_table(const dart_est *est, const dart_spot *spot) {
-    return est->bits + (spot->level + 1) * DART_TABLE_LOG <= DART_DIRECTORY_BITS_MAX;
+    return est->tables && est->bits + (spot->level + 1) * DART_TABLE_LOG <= DART_DIRECTORY_BITS_MAX;
 }
 
 

@@ -64,6 +64,14 @@ static void read_again(place *p) {
 }
 
 
+/* The segment of this directory word was replaced: all that had to do with it look again, once. */
+static void search_again(place *places, unsigned count, unsigned at) {
+    for (unsigned i = 0; i < count; i++)
+        if ((places[i].state == PLACE_SEARCH || places[i].state == PLACE_CHOSEN) && places[i].read.spot.at == at)
+            read_again(&places[i]);
+}
+
+
 static int read_buckets(far_task *t, dart_est *est, place *places, unsigned count) {
     for (bool more = true; more;) {
         more = false;
@@ -123,10 +131,11 @@ static int read_places(far_task *t, far_index *index, place *places, unsigned co
         again = false;
         for (unsigned i = 0; err >= 0 && i < count; i++) {
             dart_est_read *r = &places[i].read;
-            if (places[i].state != PLACE_SEARCH || !r->word || !dart_est_any_frozen(r->slots, DART_EST_READ_SLOTS))
+            if (places[i].state != PLACE_SEARCH || !r->done || !r->word ||
+                !dart_est_any_frozen(r->slots, DART_EST_READ_SLOTS))
                 continue;
             err = dart_est_grow(t, index, &r->spot, r->word, true);
-            read_again(&places[i]);
+            search_again(places, count, r->spot.at);
             again = true;
         }
         if (err < 0 || ((err = make_segments(t, index, places, count)) < 0 && err != FAR_ERR_NO_MEMORY))
@@ -223,13 +232,10 @@ static int choose_slots(far_task *t, far_index *index, place *places, unsigned c
             continue;
         int result = choose_slot(t, index, places, i);
         if (result == SLOT_NONE) {
-            unsigned at = p->read.spot.at;
             result = dart_est_grow(t, index, &p->read.spot, p->read.word, false);
             bool full = result == FAR_ERR_NO_MEMORY; /* those that found a slot in it stay; this one does without */
-            for (unsigned j = 0; !full && result >= 0 && j < count; j++)
-                if ((places[j].state == PLACE_SEARCH || places[j].state == PLACE_CHOSEN) &&
-                    places[j].read.spot.at == at)
-                    read_again(&places[j]);
+            if (result >= 0)
+                search_again(places, count, p->read.spot.at);
             if (full) {
                 p->state = PLACE_OVER;
                 result = 0;
