@@ -1,10 +1,21 @@
 /* CHIME: inserts of one compute node that wait for one leaf go in together, with that of the task that has locked it. Each
  * gets its own answer, and goes only where it belongs. */
 #include "chime_crew.h"
+#include "task/session.h"
 
 #define ROOMY "key_size=8,value_size=8,crowd=off"
 
 static stage_actor e; /* one more of a's compute node */
+
+void *__real_far_scratch(far_task *t, size_t bytes);
+void *__wrap_far_scratch(far_task *t, size_t bytes);
+
+static const far_session *poor; /* has no memory of its process */
+
+
+void *__wrap_far_scratch(far_task *t, size_t bytes) {
+    return t->session == poor ? NULL : __real_far_scratch(t, bytes);
+}
 
 
 static void up_with_e(const char *options, const char *sim) {
@@ -341,6 +352,69 @@ static void who_waits_for_a_change_that_failed(void **state) {
 }
 
 
+/* One who waits for a node that lay at the same address before, or was served by an earlier change of this turn, is none of
+ * those that a change may take along. Fails when chime_list_queue compares addresses, or lists those that are served. */
+static void only_who_still_waits_for_the_node_is_listed(void **state) {
+    (void)state;
+    chime_ptr node = chime_ptr_make(4096, 5, 0), earlier = chime_ptr_make(4096, 4, 0);
+    chime_waiting third = {.node = node}, second = {.node = node, .served = true, .next = &third},
+                  first = {.node = earlier, .next = &second}, *all[3];
+    chime_queue queue = {.first = &first};
+    assert_int_equal(chime_ptr_addr(node), chime_ptr_addr(earlier));
+    assert_int_equal(chime_list_queue(&queue, node, 3, all), 1);
+    assert_ptr_equal(all[0], &third);
+    assert_int_equal(chime_list_queue(&queue, earlier, 3, all), 1);
+    assert_ptr_equal(all[0], &first);
+}
+
+
+/* a finds no memory in its process for the words of a long hop. d, who waits behind it, was to have the lock next. False: it had
+ * enough. */
+static bool fails_over_a_hop(unsigned n) {
+    begin(a, FAR_OP_INSERT, nth(n), n);
+    far_sim_stop_before(a->client, (far_sim_match){.point = "chime:hop"});
+    if (far_sim_run_client(a->client) != FAR_SIM_STOPPED)
+        return false;
+    begin(&d, FAR_OP_DELETE, nth(n - 1), 0);
+    far_sim_run_for(s.world, 100000);
+    assert_false(d.ended);
+    far_sim_stop_before(d.client, (far_sim_match){.point = "chime:locked"});
+    poor = a->session;
+    far_sim_resume(a->client);
+    assert_int_equal(far_sim_run_client(a->client), FAR_SIM_ENDED);
+    poor = NULL;
+    assert_int_equal(far_sim_run_client(d.client), FAR_SIM_STOPPED);
+    if (a->result == FAR_ERR_NO_MEMORY)
+        return true;
+    assert_int_equal(a->result, 0);
+    stage_finish(&d);
+    assert_int_equal(insert(b, nth(n - 1), n - 1), 0);
+    return false;
+}
+
+
+/* The change was not made, and its WRITE of the lock neither: whoever was to have it takes it itself. Fails without op->heir = 0 in
+ * try_leaf: d works without the lock. */
+static void the_heir_of_a_change_that_failed(void **state) {
+    (void)state;
+    unsigned n = 1;
+    uint64_t *tail;
+    up_with_d("key_size=8,value_size=8,span=60,hop=4,crowd=off", ONE ",atomic_bytes=8");
+    assert_int_equal(insert(a, nth(0), 0), 0);
+    while (!fails_over_a_hop(n))
+        n++;
+    far_sim_run_for(s.world, 100000); /* a's unlocking is on its way */
+    leaf_of(nth(n - 1), &tail);
+    assert_true(chime_lock_is_held(tail[CHIME_TAIL_L]));
+    stage_finish(&d);
+    assert_int_equal(d.result, 0);
+    assert_true(misses(b, nth(n - 1)) && misses(b, nth(n)));
+    for (unsigned k = 0; k + 1 < n; k++)
+        assert_true(reads(b, nth(k), k));
+    down_with_d();
+}
+
+
 /* d and e come when a, under the lock, has READ no more than it needs itself: then it does not know the rest of the leaf, and takes
  * nobody along. right: a's own key lies further right. Fails without c->known == st->span in commit_insert, or in serve_others:
  * pairs of others are overwritten. */
@@ -449,6 +523,8 @@ int main(void) {
         cmocka_unit_test(death_of_who_takes_along),
         cmocka_unit_test(death_of_who_splits_and_takes_along),
         cmocka_unit_test(who_waits_for_a_change_that_failed),
+        cmocka_unit_test(only_who_still_waits_for_the_node_is_listed),
+        cmocka_unit_test(the_heir_of_a_change_that_failed),
         cmocka_unit_test(a_part_of_the_leaf_is_not_enough),
         cmocka_unit_test(memory_is_taken_while_waiting),
         cmocka_unit_test(memory_of_no_use_is_given_back),

@@ -482,6 +482,56 @@ static void wide_leaves_are_merged(void **state) {
 }
 
 
+/* ---- Verbs of an earlier pin ---- */
+
+/* Inserts keys until a leaf is split into two that lie apart, and a still knows the way to it. Returns a key of
+ * the right one. */
+static unsigned split_apart(chime_ptr *left) {
+    for (unsigned n = 0; n < 400; n++) {
+        uint64_t splits = chime_state_of(c->index)->counts.splits;
+        *left = leaf_of(nth(n), NULL);
+        assert_int_equal(insert(c, nth(n), n), 0);
+        if (chime_state_of(c->index)->counts.splits > splits && node_of(*left) != node_of(leaf_at(n)))
+            return n;
+        settle(c);
+        assert_true(reads(a, nth(n), n));
+    }
+    fail_msg("no leaf is split into two that lie apart");
+    return 0;
+}
+
+
+/* a has gone right from a leaf, and the CAS that unlocks it is slow. Right of it b has the lock, and a begins anew, under
+ * another pin: not before that CAS has come, or the leaf might be free by then, and somebody else's. Fails without
+ * far_wait_for_posted in chime_renew_pin. */
+static void a_pin_outlasts_what_was_posted_under_it(void **state) {
+    (void)state;
+    chime_ptr left;
+    up(SMALL ",patience=2,handover=off", TWO);
+    unsigned n = split_apart(&left);
+    settle(c);
+    assert_true(reads(b, nth(n), n)); /* b knows the way to the right one, a does not */
+    stand(b, "chime:locked", FAR_OP_UPDATE, nth(n), 1);
+    begin(a, FAR_OP_UPDATE, nth(n), 2);
+    far_addr lock = chime_tail_addr(shape(), left, CHIME_TAIL_L);
+    far_sim_hold *hold =
+        far_sim_hold_effect(a->client, (far_sim_match){.kind = FAR_SIM_CAS, .from = lock, .to = lock + 8});
+    far_sim_run_for(s.world, 1000000);
+    assert_true(far_sim_reached(hold));
+    uint64_t verbs = far_sim_verbs(a->client);
+    far_sim_run_for(s.world, 1000000);
+    assert_int_equal(far_sim_verbs(a->client), verbs);
+    far_sim_release(hold);
+    far_sim_run_for(s.world, 1000000);
+    assert_true(far_sim_verbs(a->client) > verbs);
+    stage_finish(b);
+    stage_finish(a);
+    assert_int_equal(a->result, 0);
+    assert_true(reads(c, nth(n), 2));
+    stage_close(&s);
+}
+
+
 /* ---- Beside a merge that stands still ---- */
 
 #define BOUND_NS 4000000000ull /* virtual: longer than an operation waits for one who is stopped */
@@ -568,6 +618,7 @@ int main(void) {
         cmocka_unit_test(a_scan_meets_a_split_and_a_merge),
         cmocka_unit_test(a_scan_goes_by_an_old_parent),
         cmocka_unit_test(wide_leaves_are_merged),
+        cmocka_unit_test(a_pin_outlasts_what_was_posted_under_it),
         cmocka_unit_test(nobody_waits_for_ever_for_a_merge_of_leaves),
         cmocka_unit_test(nobody_waits_for_ever_for_a_merge_of_inner_nodes),
     };

@@ -40,7 +40,8 @@ EST_RACE(the_remover_finishes_the_table) {
 }
 
 
-static int make_table_task(far_task *t, void *arg) {
+/* The only segment is replaced by a larger one, or by a table. */
+static int grow_task(far_task *t, void *arg) {
     far_index *index = arg;
     dart_spot spot = dart_spot_at(dart_est_of(index), 0);
     uint64_t word;
@@ -62,7 +63,7 @@ static void registrar_meets_the_making(const char *sim, const char *point) {
     uint64_t old = top_word(&s);
     assert_true(x.addr && old && !dart_is_table(old));
     /* At once: in a bucket that is full another would take the place of a's word. */
-    assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, true, make_table_task, s.b.index), 0);
+    assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, true, grow_task, s.b.index), 0);
     assert_true(dart_is_table(top_word(&s)));
     resume_to(&s.a, "dart:est_committed", 1);
     for (unsigned i = 0; i < DART_EST_GROUP_SLOTS; i++) {
@@ -216,6 +217,90 @@ static void a_table_is_not_forgotten_for_a_segment(void **state) {
     }
     dart_cache_close(&directory.words);
     far_budget_free(budget);
+}
+
+
+/* ---- Where entries are ---- */
+
+enum { PLACES_MAX = 64 };
+
+typedef struct places {
+    far_index *index;
+    unsigned count, beyond; /* beyond: entries with an empty slot before them in their bucket */
+    struct {
+        uint64_t word;
+        unsigned slot; /* of its group */
+    } at[PLACES_MAX];
+} places;
+
+
+static int note_places(far_task *t, far_index *index, const dart_spot *spot, uint64_t word, const uint64_t *slots,
+                       unsigned count, void *ctx) {
+    (void)t, (void)index, (void)spot, (void)word;
+    places *p = ctx;
+    for (unsigned i = 0; i < count; i++)
+        if (dart_est_is_committed(slots[i])) {
+            assert_true(p->count < PLACES_MAX);
+            p->at[p->count].word = slots[i];
+            p->at[p->count++].slot = i % DART_EST_GROUP_SLOTS;
+            p->beyond += i % DART_EST_BUCKET > 0 && slots[i - 1] == 0;
+        }
+    return 0;
+}
+
+
+static int places_task(far_task *t, void *arg) {
+    places *p = arg;
+    int err = far_pin_take(t);
+    for (unsigned place = 0; err >= 0 && place < dart_est_places(dart_est_of(p->index));)
+        err = dart_est_each_segment(t, p->index, &place, note_places, p);
+    far_pin_drop(t);
+    return err < 0 ? err : 0;
+}
+
+
+static places places_in(actor *a) {
+    places p = {.index = a->index};
+    assert_int_equal(far_session_call(a->session, FAR_STATS_OTHER, true, places_task, &p), 0);
+    return p;
+}
+
+
+static void are_where_they_were(const places *before, const places *after) {
+    assert_int_equal(after->count, before->count);
+    for (unsigned i = 0; i < before->count; i++) {
+        unsigned j = 0;
+        while (j < after->count && after->at[j].word != before->at[i].word)
+            j++;
+        assert_true(j < after->count);
+        assert_int_equal(after->at[j].slot, before->at[i].slot);
+    }
+}
+
+
+/* The only segment is replaced by one of two groups, then of four, then by a table. Groups have ever fewer entries, and
+ * these stay in the slots that handles know. (An entry takes the first free slot of its bucket.) */
+EST_RACE(entries_keep_their_slots) {
+    stage s;
+    set_up(&s, sim, "upkeep_batch=1,directory_bits=0,adjust=0,segment_log=2");
+    insert_pairs(&s.a, 0, 14);
+    settle(&s);
+    places before = places_in(&s.c);
+    assert_int_equal(before.count, 14);
+    assert_int_equal(dart_directory_log_groups(top_word(&s)), 0);
+    for (unsigned log_groups = 1; log_groups <= 3; log_groups++) {
+        assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, true, grow_task, s.b.index), 0);
+        if (log_groups < 3)
+            assert_int_equal(dart_directory_log_groups(top_word(&s)), log_groups);
+        else
+            assert_true(dart_is_table(top_word(&s)));
+        places after = places_in(&s.c);
+        are_where_they_were(&before, &after);
+        assert_true(after.beyond > 0);
+    }
+    holds_pairs(&s.c, 0, 14);
+    is_sound(&s, &s.c);
+    tear_down(&s);
 }
 
 
@@ -480,6 +565,7 @@ int main(void) {
         cmocka_unit_test(a_dead_clients_table_is_finished),
         cmocka_unit_test(a_handle_that_kept_the_word_of_the_segment),
         cmocka_unit_test(a_table_is_not_forgotten_for_a_segment),
+        cmocka_unit_test(entries_keep_their_slots),
         cmocka_unit_test(dies_while_it_makes_a_table),
         cmocka_unit_test(a_table_without_memory),
         cmocka_unit_test(a_table_elsewhere_is_written_before_it_is_named),

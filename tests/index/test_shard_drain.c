@@ -542,12 +542,85 @@ static void delete_dies_beside_a_copy_told(const told *told) {
 TOLD_OF(delete_dies_beside_a_copy, INLINE);
 
 
+/* Level 2 has room for all: inserts that come to level 3 would drain at once. */
+#define WIDE "slots=2,l2_slots=8,load=95,afs=1000000,idle_sweep=off"
+
+
+/* Keys whose home at version 2 is that bucket, most of them below it: more than its header counts. Returns the last. */
+static key crowd_home(stage *s, uint64_t home) {
+    const shard_state *st = shard_state_of(s->a.index);
+    key last = {0};
+    for (uint64_t n = 1000, count = 0; count < 4 + SHARD_OVERFLOWED_MANY; n++)
+        if (shard_bucket(hash_of(&s->a, number(n)), st->p, st->b, 2) == home) {
+            put(&s->a, last = number(n), n);
+            count++;
+        }
+    return last;
+}
+
+
+/* False: it was not this key that the drain moved when it died. */
+static bool drain_dies_between(const told *told, uint64_t n, unsigned nth) {
+    enum { KEYS = 14 };
+    stage s;
+    worker w = {.actor = &s.c, .steps = 60, .trips = 5};
+    begin_drain_with(&s, told, WIDE ",filter_bits=1", KEYS);
+    const shard_state *st = shard_state_of(s.a.index);
+    uint64_t home = shard_bucket(hash_of(&s.a, number(n)), st->p, st->b, 2);
+    key other = crowd_home(&s, home);
+    assert_int_equal(phase(&s), SHARD_DRAIN);
+    far_sim_sleep(s.world, 100000); /* the last of them has unlocked */
+    far_addr header = bucket_addr(&s.a, home) + 8ull * SHARD_P_HEADER;
+    uint64_t before = world_word(s.world, header);
+    assert_int_equal(shard_header_overflowed(before), SHARD_OVERFLOWED_MANY);
+    start(&s.a, FAR_OP_PUT, number(n), 77);
+    far_sim_stop_before(s.a.client, (far_sim_match){.kind = FAR_SIM_ATOMIC, .from = header, .to = header + 8});
+    bool waits = far_sim_run_client(s.a.client) == FAR_SIM_STOPPED; /* else it is at level 1 */
+    start_work(&w);
+    far_sim_stop_before(s.c.client, (far_sim_match){.point = "shard:drained_up", .nth = nth});
+    bool stands = far_sim_run_client(s.c.client) == FAR_SIM_STOPPED;
+    bool dies = waits && stands && shard_header_owner(world_word(s.world, header));
+    if (dies) {
+        stage_kill(&s, &s.c);
+        put(&s.b, other, 78); /* frees the lock */
+        far_sim_sleep(s.world, 100000);
+        assert_true(world_word(s.world, header) == before);
+    } else if (stands)
+        stage_finish(&s.c);
+    if (waits)
+        stage_finish(&s.a);
+    assert_int_equal(s.a.result, 0);
+    assert_int_equal(get(&s.b, number(n)), 77);
+    work_until(&s, &s.b, SHARD_STABLE);
+    assert_int_equal(get(&s.b, number(n)), 77);
+    assert_int_equal(delete_key(&s.b, number(n)), 0);
+    assert_int_equal(get(&s.b, number(n)), 0);
+    stage_close(&s);
+    return dies;
+}
+
+
+/* A put finds its key in the older generation only. Before it has the lock, a drain puts the key into the newer one, where
+ * so many are already that the header says nothing of it, and dies: the put changes both. (is_still_there content with two
+ * generations.) */
+static void copied_between_look_and_lock_told(const told *told) {
+    unsigned deaths = 0;
+    for (uint64_t n = 1; n <= 14; n++)
+        for (unsigned nth = 1; nth <= 9; nth++)
+            deaths += drain_dies_between(told, n, nth);
+    print_message("    %u deaths\n", deaths);
+    assert_true(deaths > 0);
+}
+TOLD_OF(copied_between_look_and_lock, POINTERS);
+
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(delete_dies_beside_a_copy),
         cmocka_unit_test(sweep_by_old_header),
         cmocka_unit_test(drain_by_old_words),
         cmocka_unit_test(drain_linked_at_d),
+        cmocka_unit_test(copied_between_look_and_lock),
         cmocka_unit_test(drain_step_resumes),
         cmocka_unit_test(drain_leaves_what_is_locked),
         cmocka_unit_test(reader_on_an_unlinked_node),
