@@ -22,7 +22,8 @@ typedef struct small_index { /* what is 0 is as usual */
 
 #define WORDS(set) .keys = (set), .value_bytes = 8
 
-/* Of each kind so many that rounds of 4 (MANY_KEYS) and of 3 (MANY_DEPTH) fall on each row in turn. */
+/* Of each kind so many that rounds of 4 (MANY_KEYS) and of 3 (MANY_DEPTH) fall on each row in turn: rows and the defaults
+ * together share no divisor with 12 (settings_meet_every_depth_and_size). */
 static const small_index small_indexes[] = {
     {.kind = "chime", .options = "span=12,hop=2,merge=sparse", .key_space = 24},
     {.kind = "chime", .options = "span=12,hop=4,merge=sparse,walk_slice=2,hotspot=4K", .key_space = 100},
@@ -44,6 +45,11 @@ static const small_index small_indexes[] = {
     {.kind = "dart",
      .options = "adjust_every=4,directory_bits=0,upkeep_batch=1,walk_slice=2,masked_freeze=off,segment_log=0",
      .keys = "prefix"},
+    {.kind = "dart",
+     .options = "adjust_every=16,directory_bits=0,upkeep_batch=1,walk_slice=1,segment_log=1",
+     .keys = "prefix",
+     .key_space = 400,
+     .ops = 400},
     {.kind = "dart",
      .options = "adjust_every=4,directory_bits=2,upkeep_batch=2,walk_slice=1,one_fingerprint=on",
      .keys = "email"},

@@ -3,7 +3,7 @@
  * of smart, the last of chime, the first, second, fourth or fifth of dolphin, all of dart, any of shard, or with MANY_DEPTH
  * 1: points are missing.) */
 #include "verify/coverage.h"
-#include "verify/torture.h"
+#include "verify/torture_run.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,6 +42,32 @@ static void meets_everything(void **kind) {
 }
 
 
+/* Each setting comes with one operation in flight and with more, and with few keys and with many where it has no number of
+ * its own: their rounds have no common divisor. (Six turns of dart: two settings never had more in flight.) */
+static void settings_meet_every_depth_and_size(void **kind) {
+    static uint64_t key_spaces[24][2];
+    static const char *options[24];
+    unsigned rows = 0, depths[24] = {0};
+    for (uint64_t seed = 1; seed <= 400; seed++) {
+        far_torture torture = usual(*kind);
+        unsigned row = 0;
+        far_torture_choose_small(&torture, seed);
+        const char *chosen = torture.options ? torture.options : "";
+        while (row < rows && strcmp(options[row], chosen) != 0)
+            row++;
+        assert_true(row < 24);
+        rows = row == rows ? rows + 1 : rows;
+        options[row] = chosen;
+        depths[row] |= torture.depth == 1 ? 1 : 2;
+        key_spaces[row][seed % 4 == 0] = torture.key_space;
+    }
+    for (unsigned row = 0; row < rows; row++)
+        if (depths[row] != 3 || !key_spaces[row][0] || !key_spaces[row][1])
+            fail_msg("%s: \"%s\" does not come with every depth and size", (const char *)*kind, options[row]);
+    memset(key_spaces, 0, sizeof(key_spaces));
+}
+
+
 /* Also with options, losses and checks that come from the seed. */
 static void seeds_replay(void **kind) {
     far_torture torture = usual(*kind);
@@ -58,11 +84,21 @@ static void seeds_replay(void **kind) {
 int main(void) {
     static char chime[] = "chime", dart[] = "dart", dolphin[] = "dolphin", shard[] = "shard", smart[] = "smart";
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(meets_everything, chime),   cmocka_unit_test_prestate(seeds_replay, chime),
-        cmocka_unit_test_prestate(meets_everything, dart),    cmocka_unit_test_prestate(seeds_replay, dart),
-        cmocka_unit_test_prestate(meets_everything, dolphin), cmocka_unit_test_prestate(seeds_replay, dolphin),
-        cmocka_unit_test_prestate(meets_everything, shard),   cmocka_unit_test_prestate(seeds_replay, shard),
-        cmocka_unit_test_prestate(meets_everything, smart),   cmocka_unit_test_prestate(seeds_replay, smart),
+        cmocka_unit_test_prestate(meets_everything, chime),
+        cmocka_unit_test_prestate(seeds_replay, chime),
+        cmocka_unit_test_prestate(settings_meet_every_depth_and_size, chime),
+        cmocka_unit_test_prestate(meets_everything, dart),
+        cmocka_unit_test_prestate(seeds_replay, dart),
+        cmocka_unit_test_prestate(settings_meet_every_depth_and_size, dart),
+        cmocka_unit_test_prestate(meets_everything, dolphin),
+        cmocka_unit_test_prestate(seeds_replay, dolphin),
+        cmocka_unit_test_prestate(settings_meet_every_depth_and_size, dolphin),
+        cmocka_unit_test_prestate(meets_everything, shard),
+        cmocka_unit_test_prestate(seeds_replay, shard),
+        cmocka_unit_test_prestate(settings_meet_every_depth_and_size, shard),
+        cmocka_unit_test_prestate(meets_everything, smart),
+        cmocka_unit_test_prestate(seeds_replay, smart),
+        cmocka_unit_test_prestate(settings_meet_every_depth_and_size, smart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
