@@ -231,7 +231,7 @@ typedef struct copy { /* a segment that is being replaced: by another, or by a t
     unsigned count, live; /* slots of the old one; entries of it that stay */
     old_entry *entries;
     unsigned log_groups; /* of all that is new */
-    unsigned pieces;     /* segments that is cut into: 1, or as many as a table has words; 0: there is none */
+    unsigned pieces;     /* segments into which that is cut: 1, or as many as a table has words; 0: there is none */
     far_addr table, piece[DART_TABLE_WORDS];
 } copy;
 

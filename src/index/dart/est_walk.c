@@ -106,7 +106,7 @@ static int find_run(far_task *t, far_index *index, unsigned place, unsigned leve
 }
 
 
-enum { AGAIN = 1, TABLE = 2 };
+enum { AGAIN = 1, TABLE = 2 }; /* what became of a segment: it has changed; it is a table now */
 
 
 /* A segment that has changed, as it is now. */

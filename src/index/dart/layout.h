@@ -322,10 +322,11 @@ static inline uint64_t dart_leaf_bytes(unsigned code, uint64_t header) {
 
 /* ---- The descriptor of an index ---- */
 
-#define DART_MAGIC       0x34747261647261ull
-#define DART_MAGIC_OLD   0x33747261647261ull /* made by who knows of no tables: it gets none */
-#define DART_STRIPES_MAX 16u                 /* the directory lies on so many memory nodes at most */
-#define DART_LOCKS       4096u               /* words, with lock_free=0 */
+#define DART_MAGIC 0x34747261647261ull
+/* Of an index that was made before there were tables: it gets none, as binaries of that time may have it open. */
+#define DART_MAGIC_OLD   0x33747261647261ull
+#define DART_STRIPES_MAX 16u   /* the directory lies on so many memory nodes at most */
+#define DART_LOCKS       4096u /* words, with lock_free=0 */
 
 typedef struct dart_super {
     uint64_t magic;
