@@ -1,4 +1,4 @@
-# A thin front over CMake: see `make help`.
+# Short names for the common CMake commands and scripts. `make help` lists them.
 PREFIX ?= /usr/local
 DESTDIR ?=
 JOBS ?= 2
@@ -7,7 +7,7 @@ KIND ?= $$(build/test/farindex kinds --json | sed -n 's/^ *{\"kind\":\"\([a-z]*\
 MINUTES ?= 5
 FUZZ_KIND ?= chime dart dolphin shard smart
 
-.PHONY: all build build-test deps bench curves test test-all test-quick test-network test-rdma test-aarch64 torture torture-chime torture-dolphin fuzz churn install uninstall deb format clean help
+.PHONY: all build build-test deps bench curves test test-all test-sanitizers test-quick test-network test-rdma test-aarch64 torture torture-chime torture-dolphin fuzz churn install uninstall deb format clean help
 
 all: build
 
@@ -15,7 +15,7 @@ build:
 	@cmake --preset release >/dev/null
 	@cmake --build --preset release -j $(JOBS)
 
-# With asserts that are checked.
+# Builds the preset `test`, which checks asserts.
 build-test: deps
 	@cmake --preset test >/dev/null
 	@cmake --build --preset test -j $(JOBS)
@@ -37,7 +37,10 @@ test: deps
 	@JOBS=$(JOBS) scripts/test
 
 test-all: deps
-	@ALL=1 JOBS=$(JOBS) scripts/test
+	@ALL=1 JOBS=$(JOBS) scripts/test test asan tsan
+
+test-sanitizers: deps
+	@JOBS=$(JOBS) scripts/test asan tsan
 
 test-quick: deps
 	@JOBS=$(JOBS) scripts/test test
@@ -56,7 +59,7 @@ test-aarch64: deps
 	@scripts/test-aarch64
 
 torture: build-test
-	@kinds="$(KIND)"; [ -n "$$kinds" ] || { echo "torture: there is no kind" >&2; exit 1; }; \
+	@kinds="$(KIND)"; [ -n "$$kinds" ] || { echo "torture: no kind was found; set KIND" >&2; exit 1; }; \
 	failed=0; for kind in $$kinds; do \
 	    build/test/farindex torture --index $$kind --seeds $(SEEDS) --jobs $(JOBS) || failed=1; \
 	done; exit $$failed
@@ -64,13 +67,13 @@ torture: build-test
 torture-chime torture-dolphin: build-test
 	@SEEDS=$(SEEDS) JOBS=$(JOBS) scripts/$@
 
-# Damaged pools and failing allocations, with the sanitizers.
+# Runs the tests of damaged pools and failing allocations, with the sanitizers.
 fuzz: deps
 	@cmake --preset asan >/dev/null
 	@cmake --build --preset asan -j $(JOBS) --target test_damage test_damaged_words test_damaged_commands test_allocations
 	@SEEDS="$(SEEDS)" KINDS="$(FUZZ_KIND)" scripts/fuzz
 
-# Five minutes of each kind with a kill -9 every two seconds, and then nothing leaked.
+# Kills a working process every two seconds, for five minutes with each kind, and then checks that no memory has leaked.
 churn: build-test
 	@failed=0; for kind in $(FUZZ_KIND); do build/test/test_churn $$kind $(MINUTES) || failed=1; done; exit $$failed
 
@@ -78,7 +81,7 @@ install: build
 	@DESTDIR=$(DESTDIR) cmake --install build/release --prefix $(PREFIX)
 
 uninstall:
-	@[ -f build/release/install_manifest.txt ] || { echo "uninstall: nothing was installed from here" >&2; exit 1; }
+	@[ -f build/release/install_manifest.txt ] || { echo "uninstall: there is no build/release/install_manifest.txt, so nothing was installed from this tree" >&2; exit 1; }
 	@while read -r file || [ -n "$$file" ]; do rm -f "$(DESTDIR)$$file"; done <build/release/install_manifest.txt
 	@rmdir $(DESTDIR)$(PREFIX)/share/farindex $(DESTDIR)$(PREFIX)/lib*/cmake/farindex \
 	    $(DESTDIR)$(PREFIX)/lib/*/cmake/farindex 2>/dev/null || true
@@ -95,25 +98,26 @@ clean:
 	@rm -rf build
 
 help:
-	@echo 'make              builds the library and the command into build/release/ (also: make build)'
-	@echo 'make bench        installs what is missing, builds, and runs the benchmark on an embedded pool'
-	@echo 'make curves       the same on the simulator for 1 to 256 clients: a page with curves, build/curves/report.html'
-	@echo 'make test         installs what is missing, then builds and tests: plain and with sanitizers, by gcc and clang'
-	@echo 'make test-all     the same with nothing left out for time (an hour and more)'
-	@echo 'make test-quick   the plain part of make test'
-	@echo 'make test-network all of the conformance suite on tcp:// daemons: one, three, with TLS, with chaos; kills, partitions, mutated messages'
-	@echo 'make test-rdma    rdma:// on a machine with Soft-RoCE in qemu: no hardware is needed'
-	@echo 'make test-aarch64 the tests on 64-bit ARM'
-	@echo 'make torture      a long campaign on the simulator: SEEDS=FIRST..LAST, KIND="KIND .." (default: all there are)'
-	@echo 'make torture-chime the same for chime with each of its switches, units and kinds of keys: SEEDS=FIRST..LAST'
-	@echo 'make torture-dolphin the same for dolphin'
-	@echo 'make fuzz         damaged pools and failing allocations, with sanitizers: SEEDS=FIRST..LAST, FUZZ_KIND="KIND .."'
-	@echo 'make churn        processes that work on a pool and are killed, and then nothing is leaked: MINUTES=5 a kind, FUZZ_KIND="KIND .."'
-	@echo 'make install      installs header, libraries, pkg-config file and command: PREFIX=/usr/local, DESTDIR='
-	@echo 'make uninstall    removes what make install has installed: DESTDIR='
-	@echo 'make deb          Debian packages (libfarindex0.1, libfarindex-dev, farindex) by dpkg-buildpackage, in build/deb, tried'
-	@echo 'make deps         installs the Debian packages that are missing; silent when there are none'
-	@echo 'make format       lays out the sources with clang-format'
-	@echo 'make clean        removes build/'
+	@echo 'make                  build the library and the programs into build/release/ (also: make build)'
+	@echo 'make bench            install missing packages, build, and run the benchmark on an embedded pool'
+	@echo 'make curves           measure all kinds on the simulator for 1 to 256 clients, and draw build/curves/report.html'
+	@echo 'make test             install missing packages, build, and run all tests, then a part of them with sanitizers'
+	@echo 'make test-quick       the tests without sanitizers'
+	@echo 'make test-sanitizers  all tests that can run with the address or thread sanitizer'
+	@echo 'make test-all         all tests without and with each sanitizer, nothing excluded (an hour and more)'
+	@echo 'make test-network     the conformance suite on tcp:// daemons (one, three, TLS, chaos), kills, partitions, mutated messages'
+	@echo 'make test-rdma        rdma:// on a Soft-RoCE device in qemu, without RDMA hardware'
+	@echo 'make test-aarch64     the tests on emulated 64-bit ARM'
+	@echo 'make torture          a long campaign on the simulator: SEEDS=FIRST..LAST, KIND="KIND .." (default: all kinds)'
+	@echo 'make torture-chime    the same for chime with each option, tearing granule and kind of keys: SEEDS=FIRST..LAST'
+	@echo 'make torture-dolphin  the same for dolphin'
+	@echo 'make fuzz             damaged pools and failing allocations, with sanitizers: SEEDS=FIRST..LAST, FUZZ_KIND="KIND .."'
+	@echo 'make churn            kill processes that work on a pool, then check that no memory has leaked: MINUTES=5 per kind, FUZZ_KIND'
+	@echo 'make install          install the header, libraries, programs and manual pages: PREFIX=/usr/local, DESTDIR='
+	@echo 'make uninstall        remove the files that make install installed: DESTDIR='
+	@echo 'make deb              build Debian packages in build/deb with dpkg-buildpackage, and test them'
+	@echo 'make deps             install missing Debian packages; prints nothing if none is missing'
+	@echo 'make format           format the sources with clang-format'
+	@echo 'make clean            remove build/'
 	@echo
-	@echo 'JOBS=N says how much to do at once (default 2).'
+	@echo 'JOBS=N sets the number of parallel jobs (default 2).'

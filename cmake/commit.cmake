@@ -1,5 +1,6 @@
-# FARINDEX_COMMIT: which commit the sources are of, with "+" when they were changed since the last configuration; "unknown"
-# outside of git. Every commit changes the log of HEAD, so that CMake looks again.
+# Sets FARINDEX_COMMIT to the commit of the sources, with "+" if they differed from it when CMake was last run, or to
+# "unknown" outside of git. The build depends on the log of HEAD, which every commit changes, so CMake runs again after
+# a commit.
 set(FARINDEX_COMMIT unknown)
 find_program(GIT git)
 if(GIT)

@@ -1,10 +1,10 @@
-# Completion of farindex in bash: commands, their options as --help lists them, indexes of the pool, and kinds.
+# Completes farindex commands in bash: commands, the options that --help lists, indexes of the pool, and kinds.
 
 _farindex_kinds() {
     farindex kinds 2>/dev/null | sed -n 's/^\([a-z]*\): .*/\1/p'
 }
 
-# Sets COMPREPLY to the lines of stdin that begin with the word, blanks in them escaped.
+# _farindex_reply WORD: sets COMPREPLY to the lines of standard input that begin with the word, with escaped blanks.
 _farindex_reply() {
     local line
     COMPREPLY=()
@@ -13,8 +13,9 @@ _farindex_reply() {
     done
 }
 
-# Splits the line at blanks, for bash also splits at the ':' and '=' of a URI. Finds the command, how many operands come
-# before the word that is completed, what stands before it, and the pool, which looking never makes.
+# Splits the line at blanks, because bash itself would also split at the ':' and '=' of a URI. Finds the command, the
+# number of operands before the word that is completed, the word before it, and the pool. Completion never creates a
+# pool.
 _farindex() {
     local line=${COMP_LINE:0:COMP_POINT} command= operands=0 before= takes=' --pool ' i word
     local -a words pool=()

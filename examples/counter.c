@@ -1,5 +1,6 @@
-/* Several processes count together: each takes numbers by inserting the key of the next one, which only one of them can
- * do. At the end every number was taken once.
+/* Several processes share out the numbers from 0 to NUMBERS - 1. To take a number, a process inserts it as a key. An
+ * insert of a key succeeds in one process only, so each number is taken exactly once. At the end the program counts the
+ * keys.
  *     ./counter 'shm:/dev/shm/example?size=64M' PROCESSES NUMBERS */
 #include <farindex.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@ static int fail(int result) {
     return 1;
 }
 
-/* Handles do not survive fork: every process opens its own. */
+/* Opens a pool, a session and the index. Every process calls this after fork, because handles do not survive fork. */
 static int open_all(const char *uri, far_pool **pool, far_session **session, far_index **index) {
     int result = far_pool_open(uri, NULL, pool);
     if (result == FAR_OK)

@@ -1,4 +1,4 @@
-/* Many operations in flight: a session keeps a window of puts, then of gets, full, so that their round trips overlap.
+/* Keeps up to WINDOW operations of one session in flight, first puts and then gets, so that their round trips overlap.
  *     ./pipeline [URI] [PAIRS] */
 #include <farindex.h>
 #include <stdio.h>
@@ -7,6 +7,7 @@
 
 #define WINDOW 64
 
+/* Memory of one operation in flight. It must stay valid until the operation is reaped. */
 typedef struct slot {
     far_op op;
     char key[16], value[16];
@@ -30,7 +31,7 @@ static void prepare(slot *s, far_index *index, far_op_kind kind, int number) {
     s->op.user = s;
 }
 
-/* A value must be twice the number of its key. */
+/* Returns whether the operation succeeded and the value is twice the number in the key. */
 static int is_right(const slot *s) {
     char expected[16];
     int length = snprintf(expected, sizeof expected, "%d", atoi(s->key + 4) * 2);
@@ -38,7 +39,8 @@ static int is_right(const slot *s) {
            memcmp(s->value, expected, (size_t)length) == 0;
 }
 
-static int run(far_session *session, far_index *index, far_op_kind kind, int pairs) {
+/* Runs one operation of this kind for each pair. Returns how many of them gave the expected result, or an error. */
+static int run_all(far_session *session, far_index *index, far_op_kind kind, int pairs) {
     static slot slots[WINDOW];
     slot *idle[WINDOW];
     far_op *done[WINDOW];
@@ -56,7 +58,7 @@ static int run(far_session *session, far_index *index, far_op_kind kind, int pai
         if (count < 0)
             return count;
         for (int i = 0; i < count; i++) {
-            if (done[i]->result < 0) /* every operation has words of its own */
+            if (done[i]->result < 0) /* far_last_error describes only one failure */
                 fprintf(stderr, "%s\n", far_op_error(session, done[i]));
             right += is_right(done[i]->user);
             idle[idle_count++] = done[i]->user;
@@ -77,7 +79,7 @@ int main(int argc, char **argv) {
         result = far_index_create(session, "pairs", "dart", NULL, &index);
     if (result != FAR_OK)
         return fail(result);
-    int put = run(session, index, FAR_OP_PUT, pairs), got = run(session, index, FAR_OP_GET, pairs);
+    int put = run_all(session, index, FAR_OP_PUT, pairs), got = run_all(session, index, FAR_OP_GET, pairs);
     printf("%d put, %d got\n", put, got);
     far_index_close(index);
     far_session_close(session);

@@ -1,4 +1,4 @@
-/* Keeps a pair in a pool that outlives the program: run it again, and it counts on.
+/* Counts its own runs. The count is stored in a pool that outlives the program, so each run prints the next number.
  *     cc quick.c $(pkg-config --cflags --libs farindex) -o quick && ./quick 'shm:/dev/shm/example?size=64M' */
 #include <farindex.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ int main(int argc, char **argv) {
         return fail(result);
 
     result = far_get(session, index, "count", 5, text, sizeof text - 1, &length);
-    if (result < 0 && result != FAR_ERR_NOT_FOUND) /* the first run finds none */
+    if (result < 0 && result != FAR_ERR_NOT_FOUND) /* in the first run the key is absent */
         return fail(result);
     int digits = snprintf(text, sizeof text, "%d", atoi(text) + 1);
     if ((result = far_put(session, index, "count", 5, text, (size_t)digits)) < 0)

@@ -1,4 +1,5 @@
-/* The byte budget of a handle: one limit for all its caches; a cache that needs room takes it from the others. */
+/* The byte budget of a handle (budget.h): accounting, and the choice of the cache that must evict when the limit is
+ * reached. */
 #include "base/budget.h"
 
 #include <assert.h>
@@ -8,7 +9,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#define EVICT_ROUNDS 8 /* others may snatch what was evicted */
+/* largest number of attempts to make room; more than one is needed because other threads may take the bytes that were
+ * evicted for this thread */
+#define EVICT_ROUNDS 8
 
 enum { UNUSED, REGISTERED, LEAVING };
 
@@ -16,17 +19,19 @@ struct far_budget_cache {
     _Alignas(64) far_budget *budget;
     _Atomic size_t used;
     atomic_int state;
-    atomic_uint visitors; /* threads that look at it, or evict from it, on behalf of another cache */
+    /* number of threads that are using this cache's struct on behalf of another cache; while it is not 0, the cache
+     * cannot be unregistered */
+    atomic_uint visitors;
     const char *name;
     far_budget_evict *evict;
     void *ctx;
 };
 
 struct far_budget {
-    _Alignas(64) _Atomic size_t used; /* the sum of all caches', never above the limit */
+    _Alignas(64) _Atomic size_t used; /* bytes taken by all caches together; never exceeds the limit */
     _Alignas(64) size_t limit;
-    pthread_mutex_t lock; /* registering */
-    atomic_uint count;    /* caches registered */
+    pthread_mutex_t lock; /* held while a cache is registered or unregistered */
+    atomic_uint count;    /* number of registered caches */
     far_budget_cache caches[FAR_BUDGET_CACHES_MAX];
 };
 
@@ -77,8 +82,10 @@ far_budget_cache *far_budget_register(far_budget *budget, const char *name, far_
 }
 
 
-/* A visitor keeps the cache from leaving. Both sides write, then look at what the other wrote: hence seq_cst. */
-static bool visit(far_budget_cache *cache) {
+/* Keeps the cache from being unregistered while this thread uses it. Returns false if it is not registered. This thread
+ * increments `visitors` and then reads `state`, and far_budget_unregister writes `state` and then reads `visitors`.
+ * Both are seq_cst, so at least one of the two threads observes the write of the other. */
+static bool protect_cache(far_budget_cache *cache) {
     atomic_fetch_add_explicit(&cache->visitors, 1, memory_order_seq_cst);
     if (atomic_load_explicit(&cache->state, memory_order_seq_cst) == REGISTERED)
         return true;
@@ -87,7 +94,7 @@ static bool visit(far_budget_cache *cache) {
 }
 
 
-static void end_visit(far_budget_cache *cache) {
+static void unprotect_cache(far_budget_cache *cache) {
     atomic_fetch_sub_explicit(&cache->visitors, 1, memory_order_release);
 }
 
@@ -107,7 +114,7 @@ void far_budget_unregister(far_budget_cache *cache) {
 }
 
 
-static bool take_free(far_budget_cache *cache, size_t bytes) {
+static bool take_free_bytes(far_budget_cache *cache, size_t bytes) {
     far_budget *budget = cache->budget;
     size_t used = atomic_load_explicit(&budget->used, memory_order_relaxed);
     do {
@@ -120,13 +127,14 @@ static bool take_free(far_budget_cache *cache, size_t bytes) {
 }
 
 
-static size_t missing(const far_budget *budget, size_t bytes) {
+static size_t bytes_missing(const far_budget *budget, size_t bytes) {
     size_t room = budget->limit - atomic_load_explicit(&budget->used, memory_order_relaxed);
     return bytes > room ? bytes - room : 0;
 }
 
 
-/* The cache with the most bytes that was not asked yet; all have equal shares, so it is also furthest above its own. */
+/* Returns the cache with the most bytes among those that were not asked to evict yet. All caches have equal shares, so
+ * this cache is also the one that exceeds its share the most. Returns NULL if no cache is left. */
 static far_budget_cache *choose_victim(far_budget_cache *asking, uint64_t asked) {
     far_budget *budget = asking->budget;
     far_budget_cache *victim = NULL;
@@ -149,55 +157,58 @@ static far_budget_cache *choose_victim(far_budget_cache *asking, uint64_t asked)
 _Static_assert(FAR_BUDGET_CACHES_MAX <= 64, "those that were asked are a 64-bit set");
 
 
-static size_t evict_from(far_budget_cache *victim, const far_budget_cache *asking, size_t bytes) {
-    if (victim == asking) /* cannot leave while it asks */
+static size_t evict_from_cache(far_budget_cache *victim, const far_budget_cache *asking, size_t bytes) {
+    /* The asking cache cannot be unregistered during this call, because its own thread is running this function. */
+    if (victim == asking)
         return victim->evict(victim->ctx, bytes);
-    if (!visit(victim))
+    if (!protect_cache(victim))
         return 0;
-    /* The place may have gone to another cache since it was chosen. One that has taken bytes knows what register gave
-     * it. */
+    /* After the victim was chosen, it may have been unregistered, and another cache may have been registered in its
+     * place. That does not matter: if `used` is not 0, the cache in this place has taken bytes, so it is completely
+     * registered and its evict function may be called. */
     size_t freed = 0;
     if (atomic_load_explicit(&victim->used, memory_order_acquire))
         freed = victim->evict(victim->ctx, bytes);
-    end_visit(victim);
+    unprotect_cache(victim);
     return freed;
 }
 
 
-/* One cache after the other, until enough is free; false: none of them has anything to give. */
+/* Calls the evict functions of the caches one after the other, until enough bytes are free. Returns false if no cache
+ * can free anything. The asking cache takes part only if `of_its_own` is true. */
 static bool make_room(far_budget_cache *asking, size_t bytes, bool of_its_own) {
     uint64_t asked = 0;
     size_t freed = 0;
-    for (size_t want; (want = missing(asking->budget, bytes)) > 0;) {
+    for (size_t want; (want = bytes_missing(asking->budget, bytes)) > 0;) {
         far_budget_cache *victim = choose_victim(asking, asked);
         if (!victim || (victim == asking && !of_its_own))
             return freed > 0;
-        freed += evict_from(victim, asking, want);
+        freed += evict_from_cache(victim, asking, want);
         asked |= 1ull << (victim - asking->budget->caches);
     }
     return true;
 }
 
 
-static bool take(far_budget_cache *cache, size_t bytes, bool of_its_own) {
-    if (take_free(cache, bytes))
+static bool take_bytes(far_budget_cache *cache, size_t bytes, bool of_its_own) {
+    if (take_free_bytes(cache, bytes))
         return true;
     if (bytes > cache->budget->limit)
         return false;
     for (unsigned i = 0; i < EVICT_ROUNDS && make_room(cache, bytes, of_its_own); i++)
-        if (take_free(cache, bytes))
+        if (take_free_bytes(cache, bytes))
             return true;
     return false;
 }
 
 
 bool far_budget_take(far_budget_cache *cache, size_t bytes) {
-    return take(cache, bytes, true);
+    return take_bytes(cache, bytes, true);
 }
 
 
 bool far_budget_take_from_others(far_budget_cache *cache, size_t bytes) {
-    return take(cache, bytes, false);
+    return take_bytes(cache, bytes, false);
 }
 
 
@@ -227,9 +238,9 @@ size_t far_budget_cache_used(const far_budget_cache *cache) {
 void far_budget_list(far_budget *budget, void (*each)(void *ctx, const char *name, size_t used), void *ctx) {
     for (unsigned i = 0; i < FAR_BUDGET_CACHES_MAX; i++) {
         far_budget_cache *cache = &budget->caches[i];
-        if (!visit(cache))
+        if (!protect_cache(cache))
             continue;
         each(ctx, cache->name, far_budget_cache_used(cache));
-        end_visit(cache);
+        unprotect_cache(cache);
     }
 }

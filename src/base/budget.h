@@ -1,12 +1,12 @@
-/* The byte budget of a handle: one limit for all caches of all its indexes, never exceeded. A cache takes bytes before
- * it grows and gives them back when it shrinks. When the budget is spent, somebody must evict: the cache that is
- * furthest above its equal share, the asking one if it is as far as any. So one cache may use everything while the
- * others are small, and makes room as they grow.
+/* The byte budget of a handle: one limit for all caches of all its indexes, which is never exceeded. A cache takes
+ * bytes before it grows, and gives them back when it shrinks. When the budget is used up, the cache that exceeds its
+ * equal share the most must evict; it may be the cache that asks for bytes. So one cache may use the whole budget while
+ * the others are small, and it shrinks as they grow.
  *
- * The caches themselves are the indexes' own (what is worth keeping, and how it is found, differs too much); they bring
- * a function that evicts. It is called on the thread of whoever asks for bytes, possibly on several at once: it is
- * thread-safe, does not wait for a lock that a caller of far_budget_take may hold, does not switch, calls
- * far_budget_give for what it drops, and never far_budget_take. */
+ * Each index implements its own caches, because the entries and their value differ too much. A cache registers a
+ * function that evicts entries. This function is called by the thread that needs bytes, possibly by several threads at
+ * once. It must be thread-safe, must not wait for a lock that a caller of far_budget_take may hold, must not switch
+ * coroutines, must call far_budget_give for the bytes that it frees, and must not call far_budget_take. */
 #ifndef FAR_BASE_BUDGET_H
 #define FAR_BASE_BUDGET_H
 
@@ -19,27 +19,31 @@
 typedef struct far_budget far_budget;
 typedef struct far_budget_cache far_budget_cache;
 
-/* Drops about `bytes` (more is fine) and returns how many it gave back; 0: nothing can go now. */
+/* Evicts about `bytes` bytes (more is allowed) and returns the number of bytes that it gave back. 0: nothing can be
+ * evicted now. */
 typedef size_t far_budget_evict(void *ctx, size_t bytes);
 
-far_budget *far_budget_new(size_t bytes); /* 0: the default; NULL: no memory */
-void far_budget_free(far_budget *budget); /* no cache is registered */
+far_budget *far_budget_new(size_t bytes); /* 0 bytes: use the default. Returns NULL if memory is short. */
+void far_budget_free(far_budget *budget); /* frees the budget; no cache may be registered */
 
-/* NULL: too many caches. The name must outlive the registration. */
+/* Returns NULL if too many caches are registered. The name must stay valid until the cache is unregistered. */
 far_budget_cache *far_budget_register(far_budget *budget, const char *name, far_budget_evict *evict, void *ctx);
-void far_budget_unregister(far_budget_cache *cache); /* its bytes were given back; no evict of it runs afterwards */
+/* All bytes of the cache must have been given back. Its evict function is not called any more when this function has
+ * returned. */
+void far_budget_unregister(far_budget_cache *cache);
 
-bool far_budget_take(far_budget_cache *cache,
-                     size_t bytes); /* false: there is no room, and nobody can evict enough; do without */
-/* The same, but when the asking cache would have to evict there is no room either: for a cache whose parts are of equal
- * worth, which would only exchange one for another. */
+/* Returns false if the budget is used up and the caches cannot evict enough. The caller then continues without these
+ * bytes. */
+bool far_budget_take(far_budget_cache *cache, size_t bytes);
+/* Like far_budget_take, but never calls the evict function of the asking cache itself. This is for a cache with entries
+ * of equal value, where eviction would only replace one entry by another. */
 bool far_budget_take_from_others(far_budget_cache *cache, size_t bytes);
 void far_budget_give(far_budget_cache *cache, size_t bytes);
 
 size_t far_budget_limit(const far_budget *budget);
 size_t far_budget_used(const far_budget *budget);
 size_t far_budget_cache_used(const far_budget_cache *cache);
-/* Calls each for every registered cache. */
+/* Calls `each` for every registered cache. */
 void far_budget_list(far_budget *budget, void (*each)(void *ctx, const char *name, size_t used), void *ctx);
 
 #endif

@@ -1,4 +1,4 @@
-/* A byte string that belongs to somebody else. */
+/* A byte string that the struct does not own: a pointer and a length. Keys and values are passed in this form. */
 #ifndef FAR_BASE_BYTES_H
 #define FAR_BASE_BYTES_H
 
@@ -13,7 +13,7 @@ typedef struct far_bytes {
 } far_bytes;
 
 
-/* The order of keys: memcmp, then length. */
+/* Compares two strings in the order of keys: memcmp over the common length, then the shorter string first. */
 static inline int far_bytes_compare(far_bytes a, far_bytes b) {
     size_t common = a.length < b.length ? a.length : b.length;
     int order = common ? memcmp(a.data, b.data, common) : 0;
@@ -21,7 +21,8 @@ static inline int far_bytes_compare(far_bytes a, far_bytes b) {
 }
 
 
-/* Keys of 8 bytes are compared without a call. */
+/* Returns true if the strings are equal. Strings of 8 bytes, the most frequent length of keys, are compared without a
+ * function call. */
 static inline bool far_bytes_equal(far_bytes a, far_bytes b) {
     uint64_t x, y;
     if (a.length != b.length)
@@ -33,7 +34,8 @@ static inline bool far_bytes_equal(far_bytes a, far_bytes b) {
     return x == y;
 }
 
-/* Strings of 8 bytes, as many keys and values are, are copied without a call. */
+/* Copies the bytes of `from` to `to`. Strings of 8 bytes, the most frequent length of keys and values, are copied
+ * without a function call. */
 static inline void far_bytes_copy(void *to, far_bytes from) {
     if (from.length == sizeof(uint64_t))
         memcpy(to, from.data, sizeof(uint64_t));

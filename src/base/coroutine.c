@@ -1,4 +1,5 @@
-/* Coroutines: their stacks, with a guard page each, and what the sanitizers want to know of every switch. */
+/* Coroutines (coroutine.h): allocating stacks with a guard page, preparing the first frame, and announcing every switch
+ * to the sanitizers. The switch itself is in coroutine_switch.S. */
 #include "base/coroutine.h"
 
 #include <assert.h>
@@ -18,15 +19,16 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-/* The frame that far_context_swap pops (coroutine_switch.S), in words: where the first two callee-saved registers and
- * the return address lie. AFTER keeps the stack 16-byte aligned when far_context_begin starts, with zeros above it. */
+/* Layout, in words, of the frame that far_context_swap pops (coroutine_switch.S): the indexes of the first two
+ * callee-saved registers and of the return address. FRAME_AFTER words of zero above the frame keep the stack aligned to
+ * 16 bytes when far_context_begin starts. */
 #if defined(__x86_64__)
 enum { FRAME_FIRST = 4, FRAME_SECOND = 3, FRAME_RETURN = 6, FRAME_WORDS = 7, FRAME_AFTER = 2 };
 #elif defined(__aarch64__)
 enum { FRAME_FIRST = 0, FRAME_SECOND = 1, FRAME_RETURN = 11, FRAME_WORDS = 20, FRAME_AFTER = 2 };
 #endif
 
-/* Sanitizers make frames several times larger, and run their own code on our stacks. */
+/* Sanitizers make frames several times larger, and run their own code on these stacks, so stacks get more room. */
 #if FAR_ASAN || FAR_TSAN
 enum { STACK_FACTOR = 2, STACK_EXTRA = 128 << 10 };
 #else
@@ -45,20 +47,20 @@ enum { STACK_FACTOR = 1, STACK_EXTRA = 0 };
 #define ALWAYS_INLINE __attribute__((always_inline)) inline
 
 struct far_context {
-    void *stack_pointer; /* while it does not run */
+    void *stack_pointer; /* saved stack pointer; valid while the context does not run */
     void (*entry)(void *arg);
     void *arg;
-    void *mapping; /* guard page and stack; NULL for a thread's own stack */
+    void *mapping; /* guard page and stack; NULL for the stack of a thread */
     size_t mapping_bytes;
-    char *words; /* base/error.h */
+    char *words; /* buffer for the message of the last failure in this context (base/error.h) */
 #if FAR_ASAN
     const void *stack_bottom;
     size_t stack_bytes;
     void *fake_stack;
-    far_context *previous; /* from where the last switch came here */
+    far_context *previous; /* the context from which the most recent switch to this context was made */
 #endif
 #if FAR_TSAN
-    void *fiber; /* NULL until it runs */
+    void *fiber; /* fiber of the thread sanitizer; NULL until the context runs for the first time */
 #endif
 };
 
@@ -69,12 +71,12 @@ static _Thread_local far_context thread_context;
 static _Thread_local far_context *current_context;
 
 static size_t page_bytes(void);
-static void make_ready(far_context *context, void (*entry)(void *arg), void *arg);
+static void prepare_first_frame(far_context *context, void (*entry)(void *arg), void *arg);
 static void run_entry(far_context *self);
 static far_context *exchange_current(far_context *to);
 ALWAYS_INLINE static void announce_switch(far_context *from, far_context *to, int for_good);
 ALWAYS_INLINE static void announce_arrival(far_context *self);
-static void forget_frames(far_context *context);
+static void discard_frames(far_context *context);
 
 
 far_context *far_context_new(size_t stack_bytes, void (*entry)(void *arg), void *arg) {
@@ -103,15 +105,15 @@ far_context *far_context_new(size_t stack_bytes, void (*entry)(void *arg), void 
     context->stack_bottom = (char *)context->mapping + page;
     context->stack_bytes = stack_bytes;
 #endif
-    make_ready(context, entry, arg);
+    prepare_first_frame(context, entry, arg);
     return context;
 }
 
 
 void far_context_reset(far_context *context, void (*entry)(void *arg), void *arg) {
     assert(context->mapping && context != far_context_current());
-    forget_frames(context);
-    make_ready(context, entry, arg);
+    discard_frames(context);
+    prepare_first_frame(context, entry, arg);
 }
 
 
@@ -119,7 +121,7 @@ void far_context_free(far_context *context) {
     if (!context)
         return;
     assert(context->mapping && context != far_context_current());
-    forget_frames(context);
+    discard_frames(context);
     munmap(context->mapping, context->mapping_bytes);
     free(context);
 }
@@ -136,8 +138,8 @@ char *far_context_words(const far_context *context) {
 
 
 /* A context may be resumed by another thread than the one that suspended it. So the address of a thread-local variable
- * must not survive a switch: the two functions that use one are opaque to the compiler, and their empty asm keeps it
- * from concluding that a second call gives what the first one gave. */
+ * must not be kept across a switch. The two functions that use such a variable are opaque to the compiler. Their empty
+ * asm prevents it from concluding that a second call returns the same value as the first. */
 OPAQUE far_context *far_context_current(void) {
     __asm__ volatile("" ::: "memory");
     if (!current_context) {
@@ -165,7 +167,7 @@ void far_context_exit(far_context *to) {
     assert(from->mapping && from != to);
     announce_switch(from, to, 1);
     far_context_swap(&from->stack_pointer, to->stack_pointer);
-    abort(); /* somebody switched to a context that had finished */
+    abort(); /* a finished context was resumed, which is a bug */
 }
 
 
@@ -174,7 +176,7 @@ static size_t page_bytes(void) {
 }
 
 
-static void make_ready(far_context *context, void (*entry)(void *arg), void *arg) {
+static void prepare_first_frame(far_context *context, void (*entry)(void *arg), void *arg) {
     uintptr_t *top = (uintptr_t *)((char *)context->mapping + context->mapping_bytes);
     uintptr_t *frame = top - FRAME_AFTER - FRAME_WORDS;
     memset(frame, 0, (FRAME_WORDS + FRAME_AFTER) * sizeof *frame);
@@ -190,7 +192,7 @@ static void make_ready(far_context *context, void (*entry)(void *arg), void *arg
 static void run_entry(far_context *self) {
     announce_arrival(self);
     self->entry(self->arg);
-    abort(); /* entry must not return: nobody knows where to go on */
+    abort(); /* The function `entry` has returned. This is a bug, because there is no context to continue with. */
 }
 
 
@@ -198,7 +200,7 @@ OPAQUE static far_context *exchange_current(far_context *to) {
     far_context *from = current_context;
     if (!from)
         from = far_context_current();
-    /* A thread's own stack goes on in its own thread only. */
+    /* The stack of a thread may only be resumed by that thread. */
     assert(to->mapping || to == &thread_context);
     current_context = to;
     __asm__ volatile("" ::: "memory");
@@ -206,9 +208,9 @@ OPAQUE static far_context *exchange_current(far_context *to) {
 }
 
 
-/* Right before the swap: the sanitizers learn which stack comes next. It must be inlined, since the thread sanitizer
- * counts calls and returns per fiber, and this call would return in another fiber than it was made in. A fiber is made
- * no sooner than it runs: libtsan may crash on one that is destroyed without ever having run. */
+/* Called directly before the swap: announces the next stack to the sanitizers. It must be inlined. The thread sanitizer
+ * counts calls and returns per fiber, and a call of this function would return in another fiber. The fiber is created
+ * when the context first runs, because libtsan may crash when a fiber is destroyed that never ran. */
 ALWAYS_INLINE static void announce_switch(far_context *from, far_context *to, int for_good) {
 #if FAR_ASAN
     to->previous = from;
@@ -227,8 +229,8 @@ ALWAYS_INLINE static void announce_switch(far_context *from, far_context *to, in
 }
 
 
-/* Right after the swap, on the stack of self. The address sanitizer says where the stack lies that was left, which is
- * how the bounds of a thread's own stack become known. */
+/* Called directly after the swap, on the stack of `self`. The address sanitizer returns the bounds of the stack from
+ * which the switch came. In this way the bounds of a thread's own stack become known. */
 ALWAYS_INLINE static void announce_arrival(far_context *self) {
 #if FAR_ASAN
     __sanitizer_finish_switch_fiber(self->fake_stack, &self->previous->stack_bottom, &self->previous->stack_bytes);
@@ -238,8 +240,8 @@ ALWAYS_INLINE static void announce_arrival(far_context *self) {
 
 
 #if FAR_ASAN
-/* A context that was dropped in the middle still owns a fake stack, which only a switch away from it for good releases:
- * pretend to go there and to come back. */
+/* Releases the fake stack of a context that was freed before it finished. The address sanitizer releases a fake stack
+ * only on a final switch away from the context. So this function pretends to switch to the context and back. */
 __attribute__((no_sanitize_address, noinline)) static void discard_fake_stack(far_context *context) {
     void *own_fake_stack = NULL;
     const void *own_bottom = NULL;
@@ -253,9 +255,9 @@ __attribute__((no_sanitize_address, noinline)) static void discard_fake_stack(fa
 #endif
 
 
-/* What the sanitizers still know of the frames that were on the stack. The thread sanitizer's fiber holds the calls
- * that never returned, so it is not used again. */
-static void forget_frames(far_context *context) {
+/* Discards the information that the sanitizers have about the frames on the stack. The fiber of the thread sanitizer is
+ * destroyed, because it contains the calls that never returned. */
+static void discard_frames(far_context *context) {
 #if FAR_ASAN
     if (context->fake_stack)
         discard_fake_stack(context);

@@ -1,14 +1,14 @@
-/* Stackful coroutines: a context is a stack with a saved stack pointer. Switching is symmetric: whoever runs hands the
- * processor to another context and comes back when somebody hands it back. The thread's own stack is a context too
- * (far_context_current).
+/* Stackful coroutines. A context is a stack with a saved stack pointer. Switching is symmetric: the running context
+ * hands the processor to another context, and continues when a context switches back to it. The stack of a thread is a
+ * context too (far_context_current).
  *
- * A switch saves the callee-saved registers and nothing else: tens of nanoseconds. The address and thread sanitizers
- * are told of every switch, so that they follow the stacks. Stacks have a guard page below them.
+ * A switch saves only the callee-saved registers and takes tens of nanoseconds. Every switch is announced to the
+ * address and thread sanitizers, so that they can follow the stacks. Each stack has a guard page at its lower end.
  *
- * A coroutine may be resumed by another thread than the one that suspended it (the two must synchronise, as for any
- * memory they share); a thread's own stack goes on in its thread only. Compilers take the address of errno, and of
- * thread-local variables, for constant within a function: a function that switches must not use them on both sides of
- * the switch. */
+ * A coroutine may be resumed by another thread than the one that suspended it. The two threads must synchronise, as for
+ * any shared memory. The stack of a thread can only be resumed by that thread. Compilers assume that the addresses of
+ * errno and of thread-local variables are constant within a function. So a function that switches must not use such a
+ * variable both before and after the switch. */
 #ifndef FAR_BASE_COROUTINE_H
 #define FAR_BASE_COROUTINE_H
 
@@ -16,28 +16,30 @@
 
 typedef struct far_context far_context;
 
-/* A new context that will run entry(arg) on a stack of its own at the first switch to it. entry must not return: it
- * ends by far_context_exit. NULL when memory is short. stack_bytes is rounded up to pages. */
+/* Creates a context that runs entry(arg) on a stack of its own at the first switch to it. `entry` must not return; it
+ * ends with far_context_exit. stack_bytes is rounded up to whole pages. Returns NULL if memory is short. */
 far_context *far_context_new(size_t stack_bytes, void (*entry)(void *arg), void *arg);
 
-/* Makes a finished (or never started) context ready to run entry(arg) from the top again; keeps its stack. */
+/* Prepares a context that has finished, or has never run, to run entry(arg) from the beginning. It keeps its stack. */
 void far_context_reset(far_context *context, void (*entry)(void *arg), void *arg);
 
-/* Frees a context that does not run. What its stack frames own is not released: let it end first where that matters. */
+/* Frees a context that is not running. Resources that its stack frames own are not released, so the coroutine should
+ * finish first if it owns any. */
 void far_context_free(far_context *context);
 
-/* The context in which the calling thread runs now: a coroutine, or the thread's own stack. */
+/* Returns the context in which the calling thread runs now: a coroutine, or the stack of the thread. */
 far_context *far_context_current(void);
 
-/* The message of the last failure in this context (base/error.h): a buffer that outlives it; NULL: that of the thread. */
+/* Sets the buffer for the message of the last failure in this context (base/error.h). The buffer must outlive the
+ * context. NULL: use the buffer of the thread. */
 void far_context_set_words(far_context *context, char *words);
 char *far_context_words(const far_context *context);
 
-/* Hands the processor from the current context to `to`; returns when somebody switches back here. */
+/* Switches from the current context to `to`. Returns when a context switches back to this one. */
 void far_context_switch(far_context *to);
 
-/* Like far_context_switch, for the last time: the current context has finished and may be reset or freed
- * by whoever runs next. Not for a thread's own stack. */
+/* Switches to `to` for the last time: the current context has finished. The context that runs next may reset or free
+ * it. Must not be called on the stack of a thread. */
 _Noreturn void far_context_exit(far_context *to);
 
 #endif

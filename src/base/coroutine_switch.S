@@ -1,10 +1,12 @@
-/* void far_context_swap(void **save, void *load)
- *     Pushes the callee-saved registers, stores the stack pointer in *save, takes `load` for the stack pointer, pops
- *     the registers there and returns on that stack.
+/* The switch between two coroutine stacks, for x86-64 and 64-bit Arm. coroutine.c calls it and prepares the first frame.
+ *
+ * void far_context_swap(void **save, void *load)
+ *     Pushes the callee-saved registers, stores the stack pointer in *save, loads the stack pointer from `load`, pops the
+ *     registers from that stack and returns on it.
  *
  * far_context_begin
- *     Where the first swap to a new context returns to: calls the function in the second saved register with the first
- *     as its argument. It is the outermost frame, so unwinding ends here. coroutine.c lays out the frame. */
+ *     The first swap to a new context returns to this address. It calls the function in the second saved register, with
+ *     the first saved register as the argument. It is the outermost frame, so unwinding ends here. */
 
 #if defined(__x86_64__)
 
@@ -73,7 +75,7 @@ far_context_begin:
     .cfi_endproc
     .size far_context_begin, . - far_context_begin
 
-/* Indirect branch tracking holds. A shadow stack does not: it would have to be switched as well. */
+/* This code supports indirect branch tracking. It does not support a shadow stack, which would have to be switched too. */
     .section .note.gnu.property, "a", @note
     .balign 8
     .long 4, 16, 5
@@ -175,7 +177,7 @@ far_context_begin:
     .cfi_endproc
     .size far_context_begin, . - far_context_begin
 
-/* Branch target identification holds. */
+/* This code supports branch target identification. */
     .section .note.gnu.property, "a", %note
     .balign 8
     .long 4, 16, 5

@@ -1,4 +1,4 @@
-/* The words of the last error of a thread, or of the coroutine that it runs. */
+/* Error messages: the buffer of the thread, or of the coroutine that it runs (error.h). */
 #include "base/error.h"
 #include "base/coroutine.h"
 
@@ -48,19 +48,19 @@ const char *far_strerror(int err) {
 }
 
 
-static char *current(void) {
+static char *current_message(void) {
     char *words = far_context_words(far_context_current());
     return words ? words : message;
 }
 
 
 __attribute__((noinline)) const char *far_last_error(void) {
-    return current();
+    return current_message();
 }
 
 
-/* Never inlined: a coroutine may go on in another thread, and an inlined copy could keep the address of the first
- * thread's message over the switch. */
+/* Must not be inlined. A coroutine may be resumed by another thread, and an inlined copy could keep the address of the
+ * first thread's buffer across a switch. */
 __attribute__((noinline)) int far_fail(int code, const char *format, ...) {
     int saved_errno = errno;
     char text[FAR_MESSAGE_BYTES];
@@ -70,12 +70,12 @@ __attribute__((noinline)) int far_fail(int code, const char *format, ...) {
     va_end(arguments);
     if (length < 0)
         strcpy(text, far_strerror(code));
-    strcpy(current(), text);
+    strcpy(current_message(), text);
     errno = saved_errno;
     return code;
 }
 
 
 __attribute__((noinline)) void far_fail_clear(void) {
-    current()[0] = '\0';
+    current_message()[0] = '\0';
 }

@@ -1,4 +1,5 @@
-/* The hash of a byte string: XXH3, inline. Strings of 8 bytes, as many keys are, are hashed without a call. */
+/* The hash of a byte string: XXH3 as an inline function. Strings of 8 bytes, the most frequent length of keys, are
+ * hashed without a function call. */
 #ifndef FAR_BASE_HASH_H
 #define FAR_BASE_HASH_H
 

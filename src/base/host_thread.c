@@ -1,4 +1,4 @@
-/* The real host: the monotonic clock, pthreads, and parking on a futex. */
+/* The real host (host.h): the monotonic clock, pthreads, and parking on a futex. */
 #define _GNU_SOURCE
 #include "base/host.h"
 #include "farindex.h"
@@ -16,7 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPIN_NS 20000u /* below this, sleeping in the kernel costs more than it saves */
+/* time in ns for which a thread spins before it sleeps; for shorter waits, sleeping in the kernel costs more than
+ * spinning */
+#define SPIN_NS 20000u
 
 enum { TOKEN_NONE, TOKEN_DUE, TOKEN_ASLEEP, TOKEN_AT_EVENT };
 
@@ -27,7 +29,7 @@ struct far_thread {
 };
 
 
-static void pause_briefly(void) {
+static void pause_processor(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -71,9 +73,10 @@ static void thread_park(far_host *host, far_parker *parker, uint64_t until) {
             return;
         if (until != FAR_TIME_NEVER && until - now < SPIN_NS) {
             if (turn % 64 == 63)
-                sched_yield(); /* on a busy machine the one we wait for may need this processor */
+                /* gives the processor away, because on a busy machine the awaited thread may need this processor */
+                sched_yield();
             else
-                pause_briefly();
+                pause_processor();
         } else {
             sleep_in_kernel(parker, until == FAR_TIME_NEVER ? FAR_TIME_NEVER : until - now);
         }
@@ -110,7 +113,9 @@ bool far_parker_arm(far_parker *parker) {
 }
 
 
-/* Whoever has taken the mark away writes to the event: that is waited for, so that the event can be closed. */
+/* Ends the time in which an unpark writes to the event. If the token is not TOKEN_AT_EVENT any more, an unpark has
+ * replaced it and is going to write to the event. This function waits for that write, so that the caller may close the
+ * event afterwards. */
 void far_parker_disarm(far_parker *parker) {
     unsigned armed = TOKEN_AT_EVENT;
     uint64_t writes;
@@ -163,7 +168,7 @@ static void thread_secret(far_host *host, void *bytes, size_t count) {
         if (got > 0)
             done += (size_t)got;
         else if (errno != EINTR)
-            abort(); /* a kernel without getrandom: no secret can be had at all */
+            abort(); /* a kernel without getrandom cannot provide secrets */
     }
 }
 

@@ -1,5 +1,6 @@
-/* A mutex that is nearly always free: it is taken and freed by one atomic instruction each, in line. A thread that finds it
- * held sleeps in the kernel. Of one process; never held across a switch of coroutines. */
+/* A mutex that is nearly always free. Taking it and freeing it is one inline atomic instruction each. A thread that
+ * finds it held sleeps in the kernel. It works within one process and must not be held across a switch of coroutines.
+ */
 #ifndef FAR_BASE_MUTEX_H
 #define FAR_BASE_MUTEX_H
 
@@ -9,11 +10,11 @@
 enum { FAR_MUTEX_FREE, FAR_MUTEX_HELD, FAR_MUTEX_WAITED_FOR };
 
 typedef struct far_mutex {
-    atomic_uint word; /* zero: free */
+    atomic_uint word; /* state of the mutex: one of the values defined above; zeroed memory is a free mutex */
 } far_mutex;
 
-void far_mutex_wait(far_mutex *mutex); /* until it is held by the caller */
-void far_mutex_wake(far_mutex *mutex); /* one who waits */
+void far_mutex_wait(far_mutex *mutex); /* sleeps until the calling thread holds the mutex */
+void far_mutex_wake(far_mutex *mutex); /* wakes one thread that waits for the mutex */
 
 
 static inline bool far_mutex_try(far_mutex *mutex) {

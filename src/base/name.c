@@ -1,4 +1,4 @@
-/* What a process is called. */
+/* Determines the host, process id and command of this process (name.h). */
 #define _GNU_SOURCE
 #include "base/name.h"
 

@@ -1,4 +1,5 @@
-/* What a process is called, for those who watch a pool. */
+/* The name of a process: host, process id and command. Handles publish it in the pool, so that tools can show which
+ * process a client belongs to. */
 #ifndef FAR_BASE_NAME_H
 #define FAR_BASE_NAME_H
 
@@ -8,7 +9,7 @@
 #define FAR_COMMAND_MAX 31
 
 typedef struct far_name {
-    int64_t process; /* 0: not known */
+    int64_t process; /* process id on the host; 0: unknown */
     char host[FAR_HOST_MAX + 1], command[FAR_COMMAND_MAX + 1];
 } far_name;
 

@@ -1,4 +1,4 @@
-/* On which NUMA nodes pages of this process lie: the kernel is asked, no page is touched. */
+/* Asks the kernel on which NUMA nodes pages of this process are located, without touching the pages. */
 #define _GNU_SOURCE
 #include "base/numa.h"
 
@@ -8,9 +8,9 @@
 
 
 void far_numa_of(void *const *pages, unsigned count, int *nodes) {
-    /* Without a list of targets move_pages moves nothing: it only tells. */
+    /* Without a list of target nodes, move_pages moves nothing and only returns the node of each page. */
     long failed = syscall(SYS_move_pages, 0, (unsigned long)count, pages, NULL, nodes, 0);
     for (unsigned i = 0; i < count; i++)
-        if (failed || nodes[i] < 0) /* an error code of this page */
+        if (failed || nodes[i] < 0) /* the kernel returned an error code for this page */
             nodes[i] = FAR_NUMA_UNKNOWN;
 }

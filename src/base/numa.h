@@ -1,8 +1,9 @@
-/* On which NUMA nodes pages of this process lie. */
+/* The NUMA nodes on which pages of this process are located. */
 #ifndef FAR_BASE_NUMA_H
 #define FAR_BASE_NUMA_H
 
-#define FAR_NUMA_UNKNOWN (-1) /* the page is not there, or the kernel does not tell */
+/* node number of a page that is not present, or for which the kernel does not report the NUMA node */
+#define FAR_NUMA_UNKNOWN (-1)
 
 void far_numa_of(void *const *pages, unsigned count, int *nodes);
 

@@ -1,4 +1,5 @@
-/* Numbers, sizes, times and lists as users write them, and errors that say what is wrong with them. */
+/* Parses numbers, sizes, durations, ranges and option lists as users write them, with messages that name the wrong text
+ * (parse.h). */
 #include "base/parse.h"
 
 #include "farindex.h"
@@ -34,8 +35,9 @@ static int is_digit(char c) {
 }
 
 
-/* Reads digits at *text and moves past them. 0: fine, 1: no digit there, 2: more than 64 bits. */
-static int take_digits(const char **text, uint64_t *value) {
+/* Reads digits at *text and advances *text beyond them. Returns 0, 1 if there is no digit, or 2 if the number exceeds
+ * 64 bits. */
+static int read_digits(const char **text, uint64_t *value) {
     const char *at = *text;
     uint64_t sum = 0;
     if (!is_digit(*at))
@@ -55,7 +57,7 @@ static int parse_with_units(const char *text, const unit *units, const char *wha
     uint64_t number = 0;
     if (!text)
         return far_refuse(error, error_size, "missing %s", what);
-    int taken = take_digits(&at, &number);
+    int taken = read_digits(&at, &number);
     if (taken == 1)
         return far_refuse(error, error_size, "'%.40s' is not a %s", text, what);
     if (taken == 2)
@@ -100,8 +102,8 @@ int far_parse_duration(const char *text, uint64_t *ns, char *error, size_t error
 }
 
 
-/* Up to 15 digits are an exact double, and so is their power of ten: the one division rounds correctly, everywhere
- * alike. */
+/* Parses a decimal number. A number of up to 15 digits is exact as a double, and so is the power of ten by which it
+ * must be divided. So this one division rounds correctly, and gives the same result on every machine. */
 int far_parse_decimal(const char *text, double *value, char *error, size_t error_size) {
     double digits = 0, scale = 1;
     int count = 0, point = 0;
@@ -144,11 +146,11 @@ int far_parse_range(const char *text, uint64_t *first, uint64_t *last, char *err
     const char *at = text;
     if (!text)
         return far_refuse(error, error_size, "missing range");
-    int taken = take_digits(&at, &low);
+    int taken = read_digits(&at, &low);
     high = low;
     if (taken == 0 && strncmp(at, "..", 2) == 0) {
         at += 2;
-        taken = take_digits(&at, &high);
+        taken = read_digits(&at, &high);
     }
     if (taken == 2)
         return far_refuse(error, error_size, "'%.40s' is too large", text);
@@ -169,14 +171,14 @@ void far_options_begin(far_option_list *list, const char *text, char separator) 
 }
 
 
-static const char *end_of_option(const far_option_list *list, const char *at) {
+static const char *find_end_of_option(const far_option_list *list, const char *at) {
     const char *end = strchr(at, list->separator);
     return end ? end : at + strlen(at);
 }
 
 
-static int name_was_given(const far_option_list *list, const char *before, size_t name_len) {
-    for (const char *at = list->text; at < before; at = end_of_option(list, at) + 1)
+static int name_is_repeated(const far_option_list *list, const char *before, size_t name_len) {
+    for (const char *at = list->text; at < before; at = find_end_of_option(list, at) + 1)
         if (strncmp(at, before, name_len) == 0 && at[name_len] == '=')
             return 1;
     return 0;
@@ -187,7 +189,7 @@ int far_options_next(far_option_list *list, char *error, size_t error_size) {
     const char *at = list->rest;
     if (!at)
         return 0;
-    const char *end = end_of_option(list, at);
+    const char *end = find_end_of_option(list, at);
     const char *equals = memchr(at, '=', (size_t)(end - at));
     if (!equals)
         return far_refuse(error, error_size, "'%.*s' is not of the form name=value",
@@ -201,7 +203,7 @@ int far_options_next(far_option_list *list, char *error, size_t error_size) {
         return far_refuse(error, error_size, "option '%.*s' has no value", (int)name_len, at);
     if (value_len > FAR_OPTION_VALUE_MAX)
         return far_refuse(error, error_size, "the value of option '%.*s' is too long", (int)name_len, at);
-    if (name_was_given(list, at, name_len))
+    if (name_is_repeated(list, at, name_len))
         return far_refuse(error, error_size, "option '%.*s' is given twice", (int)name_len, at);
     memcpy(list->name, at, name_len);
     list->name[name_len] = '\0';
@@ -222,7 +224,7 @@ const char *far_format_size(uint64_t bytes, char text[FAR_SIZE_TEXT]) {
     while (step < 5 && bytes >> (10 * (step + 2)) != 0)
         step++;
     uint64_t tenths = (uint64_t)(((unsigned __int128)bytes * 10 + (1ull << (10 * step + 9))) >> (10 * (step + 1)));
-    if (tenths == 10240 && step < 5) { /* 1023.96K is 1M, not 1024K */
+    if (tenths == 10240 && step < 5) { /* 1023.96K is shown as 1M, not as 1024K */
         tenths = 10;
         step++;
     }

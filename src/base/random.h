@@ -1,5 +1,6 @@
-/* A small seeded generator (xoshiro256**, seeded by splitmix64): everything random in farindex comes from one of these,
- * so that a seed replays a run. Not for secrets: those come from the fabric's host (`secret` in base/host.h). */
+/* A small seeded random generator: xoshiro256**, seeded by splitmix64. Everything random in farindex comes from such a
+ * generator, so a run can be repeated from its seed. Not for secrets, which come from `secret` of the host
+ * (base/host.h). */
 #ifndef FAR_BASE_RANDOM_H
 #define FAR_BASE_RANDOM_H
 
@@ -36,13 +37,13 @@ static inline uint64_t far_random_next(far_random *r) {
 }
 
 
-/* Uniform in [0, bound); bound > 0. The bias is below bound / 2^64. */
+/* Returns a uniform number in [0, bound); bound must not be 0. The bias is below bound / 2^64. */
 static inline uint64_t far_random_below(far_random *r, uint64_t bound) {
     return (uint64_t)(((unsigned __int128)far_random_next(r) * bound) >> 64);
 }
 
 
-/* True with probability numerator / denominator. */
+/* Returns true with the probability numerator / denominator. */
 static inline int far_random_chance(far_random *r, uint64_t numerator, uint64_t denominator) {
     return far_random_below(r, denominator) < numerator;
 }

@@ -1,12 +1,12 @@
-/* Locks that readers share without writing to a line that they share: for local structures that are read at every
- * operation and changed now and then. One table serves many locks: a reader puts the number of the lock that it reads
- * under into a place of its own, so that readers neither wait for each other nor take lines from each other; a writer
- * takes the lock's word, which keeps new readers out, and then looks over all places until nobody has its number.
+/* Reader-writer locks for local structures that are read in every operation and rarely changed. Readers do not write to
+ * a shared cache line, so they do not slow each other down. One table serves many locks. A reader stores the number of
+ * its lock in a place of its own in the table. A writer takes the word of the lock, which keeps new readers out, and
+ * then waits until no place contains the number of the lock.
  *
- * Why nobody is missed: the reader takes its place, then looks at the word; the writer takes the word, then looks at
- * the places; all four are seq_cst, so at least one of the two sees the other.
+ * No reader is overlooked: the reader writes its place and then reads the word, and the writer writes the word and then
+ * reads the places. All four accesses are seq_cst, so at least one of the two observes the other.
  *
- * Held for a few instructions, never across a switch or a wait, like base/spin.h. */
+ * These locks are held for a few instructions, and never across a coroutine switch or a wait, like base/spin.h. */
 #ifndef FAR_BASE_READERS_H
 #define FAR_BASE_READERS_H
 
@@ -14,16 +14,17 @@
 
 #include <stdbool.h>
 
-#define FAR_READERS 64 /* at a time; more of them wait */
+/* number of places in the table, and so the largest number of readers at a time; further readers wait */
+#define FAR_READERS 64
 
 typedef struct far_readers {
     struct {
-        _Alignas(64) atomic_uint number; /* of the lock + 1; 0: nobody is here */
+        _Alignas(64) atomic_uint number; /* number of the lock + 1; 0: the place is free */
     } place[FAR_READERS];
 } far_readers;
 
 
-/* Where this thread looks for a place first. */
+/* Returns the place in the table that this thread tries first. */
 static inline unsigned far_readers_first(void) {
     static atomic_uint threads;
     static _Thread_local unsigned mine;
@@ -33,7 +34,7 @@ static inline unsigned far_readers_first(void) {
 }
 
 
-/* Returns the reader's place, for far_readers_leave. */
+/* Enters the lock as a reader. Returns the reader's place in the table, which far_readers_leave needs. */
 static inline unsigned far_readers_enter(far_readers *r, const far_spin *lock, unsigned number) {
     unsigned at = far_readers_first();
     for (unsigned turn = 1;; turn++) {
@@ -57,7 +58,8 @@ static inline void far_readers_leave(far_readers *r, unsigned place) {
 }
 
 
-/* The word is taken: until those who read are through. */
+/* Waits until no reader is inside the lock with this number. The caller is a writer and has taken the word of the lock,
+ * so no new reader can enter. */
 static inline void far_readers_wait(const far_readers *r, unsigned number) {
     for (unsigned i = 0; i < FAR_READERS; i++)
         for (unsigned turn = 1; atomic_load_explicit(&r->place[i].number, memory_order_seq_cst) == number + 1; turn++)

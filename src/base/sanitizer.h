@@ -1,4 +1,4 @@
-/* Which sanitizer the code is compiled for: FAR_ASAN and FAR_TSAN are 0 or 1, for gcc and clang alike. */
+/* Tells for which sanitizer the code is compiled: FAR_ASAN and FAR_TSAN are 0 or 1, with gcc and with clang. */
 #ifndef FAR_BASE_SANITIZER_H
 #define FAR_BASE_SANITIZER_H
 

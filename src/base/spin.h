@@ -1,4 +1,5 @@
-/* A spin lock for a few instructions: never held across a switch or a wait, so in the simulator it is always free. */
+/* A spin lock that is held for a few instructions. It is never held across a coroutine switch or a wait, so in the
+ * simulator it is always free. */
 #ifndef FAR_BASE_SPIN_H
 #define FAR_BASE_SPIN_H
 
@@ -7,7 +8,9 @@
 
 typedef atomic_uint far_spin;
 
-#define FAR_SPIN_TURNS 64 /* looks before the processor is given away: the holder of the lock may need it */
+/* Number of times that a waiting thread reads the lock before it yields its processor, which the holder of the lock may
+ * need. */
+#define FAR_SPIN_TURNS 64
 
 
 static inline void far_spin_lock(far_spin *lock) {

@@ -1,27 +1,32 @@
-/* Public calls on indexes as a whole and on the pool. What the user's callbacks are told is collected by a task first
- * and told on the caller's own stack, with nothing pinned. */
+/* Public functions on whole indexes (create, open, close, drop, list, measure, check) and on the pool (stat, check).
+ * Functions named run_* are task functions. A task first collects the items for a callback of the user. Then the
+ * callback is called on the caller's stack, without a pin, so it may block and may use the session. */
 #include "base/error.h"
 #include "client/checksum.h"
 #include "client/client.h"
 #include "client/op.h"
-#include "pool/blocker.h"
-#include "pool/catalog.h"
-#include "pool/catalog_layout.h"
-#include "pool/options.h"
+#include "pool/catalog/catalog.h"
+#include "pool/catalog/layout.h"
+#include "pool/catalog/options.h"
+#include "pool/epoch/stalled.h"
+#include "pool/gc/request.h"
 #include "pool/report.h"
-#include "pool/request.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define CREATE_TRIES   8      /* to open or create an index that others create and drop meanwhile */
-#define SWEEP_TRIES    100000 /* to sweep while another client does, which may take seconds */
-#define REPAIR_SWEEPS  16     /* of one repair, at most */
+/* attempts to open or create an index that other clients create and drop at the same time */
+#define CREATE_TRIES 8
+/* attempts to run a collection while another client runs one, which may take seconds */
+#define COLLECT_TRIES 100000
+/* maximum number of collections of one repair */
+#define REPAIR_COLLECTIONS 16
+/* pause in ns between two checks of a close that is in progress */
 #define CLOSE_PAUSE_NS 10000
 
 
-/* Names and kinds. */
+/* ---- Names and kinds ---- */
 
 static int check_name(const char *name) {
     if (!name)
@@ -33,7 +38,7 @@ static int check_name(const char *name) {
         return far_fail(FAR_ERR_INVALID, "name: '%.16s...' has more than %d characters", name, FAR_NAME_MAX);
     for (size_t i = 0; i < length; i++)
         if (name[i] < ' ' || name[i] > '~' || name[i] == '/' || name[i] == ',')
-            return far_fail(FAR_ERR_INVALID, "name: character %zu is none of printable ASCII without '/' and ','",
+            return far_fail(FAR_ERR_INVALID, "name: character %zu is not a printable ASCII character, or is '/' or ','",
                             i + 1);
     return 0;
 }
@@ -56,8 +61,8 @@ int far_kinds(int (*each)(void *ctx, const char *kind, const char *what_for, con
 }
 
 
-/* A name that is no kind: says which there are. */
-static int refuse_kind(const char *kind) {
+/* Reports an unknown kind, with a list of the kinds of this build. */
+static int fail_unknown_kind(const char *kind) {
     char names[128] = "";
     size_t used = 0;
     for (unsigned i = 0; far_index_kinds[i] && used < sizeof(names); i++)
@@ -68,17 +73,17 @@ static int refuse_kind(const char *kind) {
 }
 
 
-/* Creating, opening, closing, dropping. */
+/* ---- Creating, opening, closing, dropping ---- */
 
-typedef struct naming {
+typedef struct index_request {
     const char *name, *options;
     const far_index_kind *kind;
     far_index *index;
-} naming;
+} index_request;
 
 
 static int try_create(far_task *t, void *arg) {
-    naming *n = arg;
+    index_request *n = arg;
     return far_catalog_create(t, n->name, n->kind, n->options, &n->index);
 }
 
@@ -87,14 +92,14 @@ static int run_create(far_task *t, void *arg) {
     t->label = "create";
     int err = try_create(t, arg);
     if (err == FAR_ERR_NO_MEMORY)
-        err = far_run_short(t, try_create, arg);
-    return err == FAR_ERR_NO_MEMORY ? far_tell_full(t, err) : err;
+        err = far_run_out_of_memory(t, try_create, arg);
+    return err == FAR_ERR_NO_MEMORY ? far_describe_full_pool(t, err) : err;
 }
 
 
 int far_index_create(far_session *s, const char *name, const char *kind, const char *options, far_index **index) {
     int64_t values[FAR_OPTIONS_MAX];
-    naming n = {.name = name, .options = options};
+    index_request n = {.name = name, .options = options};
     if (!index)
         return far_fail(FAR_ERR_INVALID, "index: is NULL");
     *index = NULL;
@@ -105,21 +110,23 @@ int far_index_create(far_session *s, const char *name, const char *kind, const c
     if (err >= 0 && !kind)
         err = far_fail(FAR_ERR_INVALID, "kind: is NULL");
     if (err >= 0 && !(n.kind = far_index_kind_named(kind)))
-        err = refuse_kind(kind);
+        err = fail_unknown_kind(kind);
     if (err >= 0)
         err = far_index_options_parse(n.kind, options, values);
+    if (err >= 0)
+        err = far_index_options_check_public(n.kind, options);
     if (err >= 0)
         err = far_session_call(s, FAR_STATS_OTHER, false, run_create, &n);
     if (err >= 0)
         *index = n.index;
-    far_ops_deliver(s);
+    far_submitted_scans_deliver(s);
     far_call_leave(s);
     return err;
 }
 
 
 static int try_open(far_task *t, void *arg) {
-    naming *n = arg;
+    index_request *n = arg;
     return far_catalog_open(t, n->name, &n->index);
 }
 
@@ -127,12 +134,12 @@ static int try_open(far_task *t, void *arg) {
 static int run_open(far_task *t, void *arg) {
     t->label = "open";
     int err = try_open(t, arg);
-    return err == FAR_ERR_NO_MEMORY ? far_run_short(t, try_open, arg) : err;
+    return err == FAR_ERR_NO_MEMORY ? far_run_out_of_memory(t, try_open, arg) : err;
 }
 
 
 int far_index_open(far_session *s, const char *name, far_index **index) {
-    naming n = {.name = name};
+    index_request n = {.name = name};
     if (!index)
         return far_fail(FAR_ERR_INVALID, "index: is NULL");
     *index = NULL;
@@ -143,20 +150,22 @@ int far_index_open(far_session *s, const char *name, far_index **index) {
         err = far_session_call(s, FAR_STATS_OTHER, false, run_open, &n);
     if (err >= 0)
         *index = n.index;
-    far_ops_deliver(s);
+    far_submitted_scans_deliver(s);
     far_call_leave(s);
     return err;
 }
 
 
-/* Is the open index what the caller asked for? */
-static int check_same(const far_index *index, const char *kind, const int64_t wanted[FAR_OPTIONS_MAX]) {
+/* Returns 0 if the open index has the kind and the options that the caller requests, else FAR_ERR_EXISTS. */
+static int check_same_kind_and_options(const far_index *index, const char *kind,
+                                       const int64_t wanted[FAR_OPTIONS_MAX]) {
     if (strcmp(index->kind->name, kind) != 0)
         return far_fail(FAR_ERR_EXISTS, "index '%s' exists and is of kind %s, not %s", index->name, index->kind->name,
                         kind);
     for (unsigned i = 0; i < far_index_option_count(index->kind); i++)
         if (index->options[i] != wanted[i])
-            return far_fail(FAR_ERR_EXISTS, "index '%s' exists with another %s than was asked for (it has: %s)",
+            return far_fail(FAR_ERR_EXISTS,
+                            "index '%s' exists with another value of option %s than requested (its options: %s)",
                             index->name, far_index_option_at(index->kind, i).name,
                             index->options_text[0] ? index->options_text : "the defaults");
     return 0;
@@ -168,7 +177,7 @@ int far_index_open_or_create(far_session *s, const char *name, const char *kind,
     int64_t wanted[FAR_OPTIONS_MAX];
     const far_index_kind *known = kind ? far_index_kind_named(kind) : NULL;
     int err = FAR_ERR_NOT_FOUND;
-    if (known) { /* a bad option is told also when there is an index */
+    if (known) { /* The options are parsed even if the index exists, so that a malformed option is always an error. */
         err = far_index_options_parse(known, options, wanted);
         if (err < 0)
             return err;
@@ -178,14 +187,15 @@ int far_index_open_or_create(far_session *s, const char *name, const char *kind,
         err = far_index_create(s, name, kind, options, index);
         if (err != FAR_ERR_EXISTS)
             return err;
-        err = far_index_open(s, name, index); /* another was first; it may have dropped it again */
+        /* Another client has created the index first. It may already have dropped it again; then the loop continues. */
+        err = far_index_open(s, name, index);
     }
     if (err < 0)
         return err;
-    err = check_same(*index, kind, wanted);
+    err = check_same_kind_and_options(*index, kind, wanted);
     if (err == 0)
         return 0;
-    char words[FAR_MESSAGE_BYTES]; /* the close may fail with others */
+    char words[FAR_MESSAGE_BYTES]; /* The close may replace the error message, so the message is saved. */
     strcpy(words, far_last_error());
     far_index_close(*index);
     *index = NULL;
@@ -204,7 +214,7 @@ static void run_close(far_task *t, void *arg) {
     t->label = "close";
     t->background = true;
     far_catalog_close(t, c->index);
-    atomic_store_explicit(&c->done, true, memory_order_release); /* c is gone from here */
+    atomic_store_explicit(&c->done, true, memory_order_release); /* The waiting thread may free `c` from here on. */
 }
 
 
@@ -216,22 +226,26 @@ static bool start_close(far_pool *pool, closing *c) {
 }
 
 
-/* The close is a task of the handle's own session, and may have to wait for tasks of others (hooks, which use the
- * index). Whoever is inside the own session keeps housekeeping, which drives those, out: so the caller waits outside,
- * and lends a hand. */
+/* Closes the index in a task of the system session. The task may have to wait for other tasks that use the index, such
+ * as idle hooks. Housekeeping drives those tasks, but only while no other thread is inside the system session.
+ * Therefore this thread does not wait inside the session. It runs slices of housekeeping and pauses between them. */
 void far_index_close(far_index *index) {
-    if (!index || far_pool_is_parents(index->pool))
+    if (!index || far_pool_is_of_parent_process(index->pool))
         return;
     far_pool *pool = index->pool;
     closing c = {.index = index};
     if (far_pool_enter(pool) < 0) {
-        far_pool_await_close(pool); /* until then far_pool_close may be using the index */
+        /* far_pool_close may be using the index, so the index must not be freed before the close of the pool has ended.
+         */
+        far_pool_await_close(pool);
         far_catalog_close_locally(index);
         return;
     }
     far_host *host = pool->fabric->host;
     bool started = false;
-    far_pool_reference(pool); /* that of the index may be the last one */
+    /* The index holds a reference to the handle, which may be the last one. This function needs the handle after the
+     * index is freed, so it takes its own reference. */
+    far_pool_reference(pool);
     for (;;) {
         started = started || start_close(pool, &c);
         far_housekeeping(pool);
@@ -246,7 +260,7 @@ void far_index_close(far_index *index) {
 
 
 static int try_drop(far_task *t, void *arg) {
-    const naming *n = arg;
+    const index_request *n = arg;
     return far_catalog_drop(t, n->name);
 }
 
@@ -254,24 +268,24 @@ static int try_drop(far_task *t, void *arg) {
 static int run_drop(far_task *t, void *arg) {
     t->label = "drop";
     int err = try_drop(t, arg);
-    return err == FAR_ERR_NO_MEMORY ? far_run_short(t, try_drop, arg) : err;
+    return err == FAR_ERR_NO_MEMORY ? far_run_out_of_memory(t, try_drop, arg) : err;
 }
 
 
 int far_index_drop(far_session *s, const char *name) {
-    naming n = {.name = name};
+    index_request n = {.name = name};
     int err = far_call_enter(s);
     if (err < 0)
         return err;
     if ((err = check_name(name)) >= 0)
         err = far_session_call(s, FAR_STATS_OTHER, false, run_drop, &n);
-    far_ops_deliver(s);
+    far_submitted_scans_deliver(s);
     far_call_leave(s);
     return err < 0 ? err : 0;
 }
 
 
-/* Listing. */
+/* ---- Listing ---- */
 
 typedef struct listed {
     char name[FAR_NAME_MAX + 1], kind[16];
@@ -284,7 +298,7 @@ typedef struct listing {
 } listing;
 
 
-static int keep_listed(void *ctx, const char *name, const char *kind) {
+static int add_listed(void *ctx, const char *name, const char *kind) {
     listing *l = ctx;
     if (l->count == l->size) {
         size_t size = l->size ? 2 * l->size : 16;
@@ -305,7 +319,7 @@ static int keep_listed(void *ctx, const char *name, const char *kind) {
 static int run_list(far_task *t, void *arg) {
     listing *l = arg;
     t->label = "list";
-    int err = far_catalog_list(t, keep_listed, l);
+    int err = far_catalog_list(t, add_listed, l);
     return l->error ? l->error : err;
 }
 
@@ -317,47 +331,47 @@ static int compare_listed(const void *a, const void *b) {
 
 int far_index_list(far_session *s, int (*each)(void *ctx, const char *name, const char *kind), void *ctx) {
     listing l = {0};
-    int told = 0, err = far_call_enter(s);
+    int calls = 0, err = far_call_enter(s);
     if (err < 0)
         return err;
     if (!each)
         err = far_fail(FAR_ERR_INVALID, "each: is NULL");
     else
         err = far_session_call(s, FAR_STATS_OTHER, false, run_list, &l);
-    far_ops_deliver(s);
+    far_submitted_scans_deliver(s);
     far_call_leave(s);
     if (l.count)
         qsort(l.items, l.count, sizeof(listed), compare_listed);
     for (size_t i = 0; err >= 0 && i < l.count; i++) {
-        told++;
+        calls++;
         if (each(ctx, l.items[i].name, l.items[i].kind))
             break;
     }
     free(l.items);
-    return err < 0 ? err : told;
+    return err < 0 ? err : calls;
 }
 
 
-/* Usage and checks of one index. */
+/* ---- Usage and checks of one index ---- */
 
-typedef struct measuring {
-    far_walk walk; /* first */
+typedef struct index_measurement {
+    far_walk walk; /* must be the first member: the callbacks cast its address to index_measurement */
     far_index *index;
     far_usage *usage;
     far_report *report;
-} measuring;
+} index_measurement;
 
 
-static int add_object(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size) {
+static int count_object(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size) {
     (void)index, (void)type, (void)addr;
-    measuring *m = (measuring *)walk;
+    index_measurement *m = (index_measurement *)walk;
     m->usage->pool_bytes += far_alloc_round(size);
     return 0;
 }
 
 
 static int run_usage(far_task *t, void *arg) {
-    measuring *m = arg;
+    index_measurement *m = arg;
     far_usage *usage = m->usage;
     t->label = "usage";
     t->index_key = m->index->uid;
@@ -377,16 +391,17 @@ static int run_usage(far_task *t, void *arg) {
 typedef int (*index_check)(far_task *t, far_index *index, far_report *report);
 
 
-/* First what this handle has read long ago, when it opened the index: others will read it. */
+/* Checks the structure of an index. First checks its record in far memory. This handle read the record when it opened
+ * the index and would not notice later damage, but other handles still have to read it. */
 static int check_structure(far_task *t, far_index *index, far_report *report) {
-    int err = far_catalog_try_open(t, index->uid);
+    int err = far_catalog_test_open(t, index->uid);
     if (err == FAR_ERR_CORRUPT)
         far_report_error(report);
     return err < 0 && err != FAR_ERR_CORRUPT ? err : index->kind->check(t, index, report);
 }
 
 
-/* What ends the check is a problem too. */
+/* Runs a check. If damage stops the check, that is added to the report as a problem, and the result is 0. */
 static int check_whole(far_task *t, far_index *index, far_report *report, index_check check) {
     int err = check(t, index, report);
     if (err != FAR_ERR_CORRUPT)
@@ -397,7 +412,7 @@ static int check_whole(far_task *t, far_index *index, far_report *report, index_
 
 
 static int run_check(far_task *t, void *arg) {
-    measuring *m = arg;
+    index_measurement *m = arg;
     t->label = "check";
     t->index_key = m->index->uid;
     int err = check_whole(t, m->index, m->report, check_structure);
@@ -405,8 +420,9 @@ static int run_check(far_task *t, void *arg) {
 }
 
 
-/* Measures or checks an index by `run`, with all that such a call needs before and after. */
-static int measure(far_session *s, measuring *m, int (*run)(far_task *t, void *arg)) {
+/* Runs a task function that measures or checks an index, and performs the steps that all such calls have in common.
+ * Returns the result of the function, or the error that prevented the call. */
+static int run_on_index(far_session *s, index_measurement *m, int (*run)(far_task *t, void *arg)) {
     int err = far_call_enter(s);
     if (err < 0)
         return err;
@@ -415,32 +431,32 @@ static int measure(far_session *s, measuring *m, int (*run)(far_task *t, void *a
         err = far_session_call(s, FAR_STATS_OTHER, false, run, m);
         far_index_unuse(m->index);
     }
-    far_ops_deliver(s);
+    far_submitted_scans_deliver(s);
     far_call_leave(s);
-    return err < 0 ? far_tell(s, err) : 0;
+    return err < 0 ? far_describe_error(s, err) : 0;
 }
 
 
 int far_index_usage(far_session *s, far_index *index, far_usage *usage) {
     far_usage measured;
-    measuring m = {{.object = add_object, .once = true}, index, &measured, NULL};
+    index_measurement m = {{.object = count_object, .once = true}, index, &measured, NULL};
     if (!usage)
         return far_fail(FAR_ERR_INVALID, "usage: is NULL");
-    int err = measure(s, &m, run_usage);
+    int err = run_on_index(s, &m, run_usage);
     if (err >= 0)
         *usage = measured;
     return err;
 }
 
 
-typedef struct loading {
-    measuring m; /* first */
+typedef struct load_measurement {
+    index_measurement m; /* must be the first member, because callbacks cast its address to the whole struct */
     far_load *load;
-} loading;
+} load_measurement;
 
 
 static int run_load(far_task *t, void *arg) {
-    loading *l = arg;
+    load_measurement *l = arg;
     t->label = "load";
     t->index_key = l->m.index->uid;
     memset(l->load, 0, sizeof(*l->load));
@@ -451,23 +467,23 @@ static int run_load(far_task *t, void *arg) {
 
 
 int far_index_load(far_session *s, far_index *index, far_load *load) {
-    loading l = {{.index = index}, load};
-    return measure(s, &l.m, run_load);
+    load_measurement l = {{.index = index}, load};
+    return run_on_index(s, &l.m, run_load);
 }
 
 
 int far_index_check(far_session *s, far_index *index, int (*problem)(void *ctx, const char *what), void *ctx) {
     far_report report = {0};
-    measuring m = {.index = index, .report = &report};
-    int err = measure(s, &m, run_check);
+    index_measurement m = {.index = index, .report = &report};
+    int err = run_on_index(s, &m, run_check);
     if (err >= 0)
-        err = far_report_tell(&report, problem, ctx);
+        err = far_report_deliver(&report, problem, ctx);
     far_report_free(&report);
     return err;
 }
 
 
-/* The pool. */
+/* ---- The pool ---- */
 
 static int run_stat(far_task *t, void *arg) {
     far_pool_usage *usage = arg;
@@ -494,7 +510,7 @@ int far_pool_stat(far_session *s, far_pool_usage *usage) {
     if (err < 0)
         return err;
     err = far_session_call(s, FAR_STATS_OTHER, false, run_stat, &measured);
-    far_ops_deliver(s);
+    far_submitted_scans_deliver(s);
     far_call_leave(s);
     if (err >= 0)
         *usage = measured;
@@ -508,11 +524,11 @@ typedef struct pool_check {
 } pool_check;
 
 
-static int check_uid(far_task *t, uint32_t uid, far_report *report, index_check check) {
+static int check_index_by_uid(far_task *t, uint32_t uid, far_report *report, index_check check) {
     far_index *index;
     int err = far_catalog_open_uid(t, uid, &index);
     if (err == FAR_ERR_NOT_FOUND)
-        return 0; /* dropped meanwhile */
+        return 0; /* The index was dropped after the catalog was read, so there is nothing to report. */
     if (err == FAR_ERR_CORRUPT || err == FAR_ERR_UNSUPPORTED) {
         far_report_problem(report, "index number %u: %s", (unsigned)uid, far_last_error());
         return 0;
@@ -529,7 +545,7 @@ static int check_uid(far_task *t, uint32_t uid, far_report *report, index_check 
 }
 
 
-static bool has_uid(const uint32_t *uids, size_t count, uint32_t uid) {
+static bool contains_uid(const uint32_t *uids, size_t count, uint32_t uid) {
     size_t i = 0;
     while (i < count && uids[i] != uid)
         i++;
@@ -537,7 +553,7 @@ static bool has_uid(const uint32_t *uids, size_t count, uint32_t uid) {
 }
 
 
-static size_t open_uids(far_pool *pool, uint32_t uids[FAR_OPEN_TABLE_MAX]) {
+static size_t list_open_uids(far_pool *pool, uint32_t uids[FAR_OPEN_TABLE_MAX]) {
     size_t count = 0;
     pthread_mutex_lock(&pool->lock);
     for (const far_index *index = pool->indexes; index && count < FAR_OPEN_TABLE_MAX; index = index->next)
@@ -548,12 +564,13 @@ static size_t open_uids(far_pool *pool, uint32_t uids[FAR_OPEN_TABLE_MAX]) {
 }
 
 
-/* What is open cannot be dropped: an index that was open before the catalog was read, and is still, is listed. */
-static void check_listed(far_pool *pool, const uint32_t *before, size_t open, const far_catalog_view *listed,
-                         far_report *report) {
+/* Reports open indexes that the catalog does not list. An open index cannot be dropped. So an index that was open
+ * before the catalog was read, and is still open afterwards, must be in the catalog. */
+static void check_open_indexes_are_listed(far_pool *pool, const uint32_t *before, size_t open,
+                                          const far_catalog_view *listed, far_report *report) {
     pthread_mutex_lock(&pool->lock);
     for (const far_index *index = pool->indexes; index; index = index->next)
-        if (index->opens && has_uid(before, open, index->uid) && !far_catalog_find_uid(listed, index->uid))
+        if (index->opens && contains_uid(before, open, index->uid) && !far_catalog_find_uid(listed, index->uid))
             far_report_problem(report, "index '%s' is open here, but the catalog does not list it", index->name);
     pthread_mutex_unlock(&pool->lock);
 }
@@ -561,81 +578,90 @@ static void check_listed(far_pool *pool, const uint32_t *before, size_t open, co
 
 static int check_indexes(far_task *t, far_report *report, index_check check) {
     uint32_t before[FAR_OPEN_TABLE_MAX];
-    size_t open = open_uids(far_task_pool(t), before);
+    size_t open = list_open_uids(far_task_pool(t), before);
     far_catalog_view view;
-    int err = far_catalog_listed(t, &view);
+    int err = far_catalog_read_unpinned(t, &view);
     if (err == FAR_ERR_CORRUPT)
         far_report_problem(report, "%s", far_last_error());
     if (err >= 0)
-        check_listed(far_task_pool(t), before, open, &view, report);
+        check_open_indexes_are_listed(far_task_pool(t), before, open, &view, report);
     for (unsigned i = 0; err >= 0 && i < view.count; i++)
-        err = check_uid(t, view.entries[i].uid, report, check);
+        err = check_index_by_uid(t, view.entries[i].uid, report, check);
     return err == FAR_ERR_CORRUPT ? 0 : err;
 }
 
 
-/* One client sweeps at a time. While another one does, this call waits: the other sweep ends sooner when it hears that
- * somebody waits. It waits for epochs, and for what this handle gives back: where no housekeeping thread does that, this
- * task does. */
-static int sweep_all(far_task *t, bool repair, far_sweep_result *result) {
-    const uint64_t patience = FAR_BLOCKED_TICKS * far_tick(far_task_fabric(t));
-    uint64_t look = far_now(t) + patience;
+/* Runs a collection, and waits while another client runs one, because only one client can collect at a time. The other
+ * collection ends sooner after it observes a request, so this function publishes one. The other collection may also
+ * wait for epochs and for memory that this handle must return. If no housekeeping thread does that work, this task does
+ * it. */
+static int collect_alone(far_task *t, bool repair, far_collect_result *result) {
+    const uint64_t stall_limit = FAR_STALL_TICKS * far_tick(far_task_fabric(t));
+    uint64_t next_check = far_now(t) + stall_limit;
     for (unsigned attempt = 0;; attempt++) {
-        int err = far_sweep(t, repair ? FAR_SWEEP_REPAIR : FAR_SWEEP_COUNT, result);
+        int err = far_collect(t, repair ? FAR_COLLECT_REPAIR : FAR_COLLECT_COUNT, result);
         if (err == 1)
-            return far_blocked(t, "the search for lost memory");
-        if (err != FAR_ERR_BUSY || attempt == SWEEP_TRIES)
+            return far_fail_stalled(t, "the search for leaked memory");
+        if (err != FAR_ERR_BUSY || attempt == COLLECT_TRIES)
             return err;
-        if (attempt == 0 && (err = far_request_attention(t)) < 0)
+        if (attempt == 0 && (err = far_request_publish_empty(t)) < 0)
             return err;
         if (attempt == 0)
-            far_ring(t); /* the client that is said to sweep may sleep, and know nothing of it */
-        err = far_task_is_unattended(t) ? far_pin_take(t) : 0; /* a handle that sleeps does not hear of requests */
+            /* The client that is recorded as collector may be quiescent and must become active to notice it. */
+            far_wake_quiescent_handles(t);
+        /* A quiescent handle does not observe requests. Taking a pin makes it active. */
+        err = far_task_is_unattended(t) ? far_pin_take(t) : 0;
         far_pin_drop(t);
-        if (err < 0 || (err = far_attend(t)) < 0)
+        if (err < 0 || (err = far_housekeeping_step(t)) < 0)
             return err;
         far_back_off(t, attempt);
-        if (far_now(t) < look)
+        if (far_now(t) < next_check)
             continue;
-        int late = far_wait_epochs_until(t, 0, far_now(t) + patience); /* or the other one waits for it, for ever */
+        /* A stalled client may block the other collection for ever. far_wait_epochs_until reports that client. */
+        int late = far_wait_epochs_until(t, 0, far_now(t) + stall_limit);
         if (late != 0)
-            return late < 0 ? late : far_blocked(t, "the search for lost memory");
-        look = far_now(t) + patience;
+            return late < 0 ? late : far_fail_stalled(t, "the search for leaked memory");
+        next_check = far_now(t) + stall_limit;
     }
 }
 
 
-/* A check names what is said to be free and is in use; a repair has put it right. */
-static int sweep_once(far_task *t, const pool_check *check, bool repair, far_sweep_result *result) {
-    int err = sweep_all(t, repair, result);
-    if (!check->repair && result->false_homes > 1)
-        far_report_problem(check->report, "%s; so are %u more", result->false_home, result->false_homes - 1);
-    else if (!check->repair && result->false_homes == 1)
-        far_report_problem(check->report, "%s", result->false_home);
+/* Runs one collection. A check reports objects whose free bit is set although they are in use. A repair does not report
+ * them, because it has corrected the bits. */
+static int collect_once(far_task *t, const pool_check *check, bool repair, far_collect_result *result) {
+    int err = collect_alone(t, repair, result);
+    if (!check->repair && result->false_free_bits > 1)
+        far_report_problem(check->report, "%s; so are %u more", result->false_free_text, result->false_free_bits - 1);
+    else if (!check->repair && result->false_free_bits == 1)
+        far_report_problem(check->report, "%s", result->false_free_text);
     return err;
 }
 
 
-/* What is known to be lost is not told as a leak: the sweep that finds it would have come by itself. */
-static int heal(far_task *t, const pool_check *check, far_sweep_result *result) {
-    int err = far_clients_ask(t),
-        wanted = err < 0 ? err : far_sweep_is_wanted(t); /* nobody may have noticed a death yet */
-    for (unsigned round = 0; round < REPAIR_SWEEPS && wanted == 1 && err == 0; round++) {
-        err = sweep_once(t, check, true, result);
-        wanted = err < 0 ? err : far_sweep_is_wanted(t);
+/* Runs collections until no known loss is left. Memory of clients that are known to have failed is not reported as
+ * leaked, because housekeeping would have collected it soon. */
+static int collect_known_losses(far_task *t, const pool_check *check, far_collect_result *result) {
+    int err = far_clients_check_liveness(t),
+        /* First checks the liveness of all clients, because a failure may not have been detected yet. */
+        wanted = err < 0 ? err : far_collection_is_requested(t);
+    for (unsigned round = 0; round < REPAIR_COLLECTIONS && wanted == 1 && err == 0; round++) {
+        err = collect_once(t, check, true, result);
+        wanted = err < 0 ? err : far_collection_is_requested(t);
     }
     return wanted < 0 ? wanted : err;
 }
 
 
-/* What changes hands while a sweep runs, the next one finds: a count that met such is taken again. */
-static int sweep_pool(far_task *t, const pool_check *check, far_sweep_result *result) {
-    int err = check->repair ? sweep_once(t, check, true, result) : 0, again = 1;
-    for (unsigned round = 0; err == 0 && again == 1 && round < REPAIR_SWEEPS; round++) {
-        if ((err = heal(t, check, result)) < 0 || check->repair)
+/* Runs the collections of a check. Memory that changes its owner during a collection may appear leaked although it is
+ * not, and in that case another collection is requested. So if leaked memory was found and such a request exists, the
+ * check counts again. */
+static int collect_pool(far_task *t, const pool_check *check, far_collect_result *result) {
+    int err = check->repair ? collect_once(t, check, true, result) : 0, again = 1;
+    for (unsigned round = 0; err == 0 && again == 1 && round < REPAIR_COLLECTIONS; round++) {
+        if ((err = collect_known_losses(t, check, result)) < 0 || check->repair)
             return err;
-        err = sweep_once(t, check, false, result);
-        again = err == 0 && result->leaked_bytes > 0 && result->false_homes == 0 ? far_sweep_is_wanted(t) : 0;
+        err = collect_once(t, check, false, result);
+        again = err == 0 && result->leaked_bytes > 0 && result->false_free_bits == 0 ? far_collection_is_requested(t) : 0;
     }
     return again < 0 ? again : err;
 }
@@ -643,7 +669,7 @@ static int sweep_pool(far_task *t, const pool_check *check, far_sweep_result *re
 
 static int run_pool_check(far_task *t, void *arg) {
     const pool_check *check = arg;
-    far_sweep_result swept = {0};
+    far_collect_result swept = {0};
     t->label = "check";
     int err = far_superblock_check(t, check->repair, check->report);
     if (err >= 0)
@@ -652,11 +678,14 @@ static int run_pool_check(far_task *t, void *arg) {
         err = far_catalog_check_numbers(t, check->repair, check->report);
     if (err >= 0)
         err = far_memory_check(t, check->report);
-    if (err >= 0 && check->report->count == 0) /* a sweep over broken structures would free what it must not */
-        err = sweep_pool(t, check, &swept);
+    /* The collection runs only if the indexes are undamaged, because a collection over a damaged index could free
+     * memory that is in use. */
+    if (err >= 0 && check->report->count == 0)
+        err = collect_pool(t, check, &swept);
     if (err >= 0)
-        far_memory_check_freed(t, check->report);
-    if (err >= 0 && check->report->count == 0) /* a value that is damaged does not keep a sweep from what it does */
+        far_memory_check_invalid_free(t, check->report);
+    /* Values are checked after the collection, because a damaged value does not prevent a collection. */
+    if (err >= 0 && check->report->count == 0)
         err = check_indexes(t, check->report, far_sum_check_all);
     if (err == FAR_ERR_CORRUPT) {
         far_report_problem(check->report, "%s", far_last_error());
@@ -676,10 +705,10 @@ int far_pool_check(far_session *s, int repair, int (*problem)(void *ctx, const c
         err = far_fail(FAR_ERR_INVALID, "repair: %d is neither 0 nor 1", repair);
     else
         err = far_session_call(s, FAR_STATS_OTHER, false, run_pool_check, &check);
-    far_ops_deliver(s);
+    far_submitted_scans_deliver(s);
     far_call_leave(s);
     if (err >= 0)
-        err = far_report_tell(&report, problem, ctx);
+        err = far_report_deliver(&report, problem, ctx);
     far_report_free(&report);
     return err;
 }

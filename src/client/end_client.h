@@ -1,4 +1,5 @@
-/* Who the clients of a pool are, and ending one of them for good. For the command; not part of the public API. */
+/* Lists the clients of a pool, and evicts one of them (`farindex evict`). Used by the command-line tool; not part of
+ * the public API. */
 #ifndef FAR_CLIENT_END_CLIENT_H
 #define FAR_CLIENT_END_CLIENT_H
 
@@ -9,24 +10,27 @@
 
 typedef struct far_client_info {
     unsigned id, generation;
-    unsigned handle; /* the id of its handle's own session */
-    int64_t process; /* a pid of its host; 0: not known */
-    bool own;        /* of the handle that asks */
+    unsigned handle; /* id of the system session of the client's handle */
+    int64_t process; /* process id on its host; 0: not known */
+    bool own;        /* true if the client belongs to the handle of the calling session */
 } far_client_info;
 
-/* Every live session, by id; those found dead are marked so and left out. Returns how many it was called for, or an
- * error. */
+/* Calls `each` for every live session in the order of ids, until `each` returns non-zero. A session that is found to
+ * have failed is marked as failed in the registry and skipped. Returns the number of calls of `each`, or an error. */
 int far_pool_clients(far_session *s, int (*each)(void *ctx, const far_client_info *client), void *ctx);
 
-/* Ends the process of a live session, and with it all its sessions (over a network: cuts all sessions of its handle,
- * whose process lives on without them); they are dead in the registry when this returns.
- * What they left is repaired by the others, or by the next one who opens the pool. *killed: what was ended. process:
- * only if it is this one (the id may be another's by now); 0: whichever it is.
+/* Evicts a live session. On one host, this kills its process and with it all sessions of that process. Over a network,
+ * it fences all sessions of its handle, and the process continues without them. When the function returns, these
+ * sessions are marked as fenced in the registry. The work that they left unfinished is repaired by other clients, or by
+ * the next client that opens the pool.
  *
- * FAR_ERR_NOT_FOUND    no live session has that id, or it is of another process
- * FAR_ERR_UNSUPPORTED  clients of this fabric cannot be ended
- * FAR_ERR_INVALID      the session is of this very process
- * FAR_ERR_UNREACHABLE  it is not allowed to, or the process cannot be seen from here */
+ * `id` names the session. If `process` is not 0, the session is evicted only if it belongs to this process, because the
+ * id may have been given to another client meanwhile. *killed receives the description of the session.
+ *
+ *     FAR_ERR_NOT_FOUND    no live session has that id, or it belongs to another process
+ *     FAR_ERR_UNSUPPORTED  this fabric cannot evict clients
+ *     FAR_ERR_INVALID      the session belongs to the calling process
+ *     FAR_ERR_UNREACHABLE  the caller has no permission to evict it, or cannot reach the process */
 int far_pool_evict(far_session *s, unsigned id, int64_t process, far_client_info *killed);
 
 #endif

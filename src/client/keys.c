@@ -1,93 +1,99 @@
-/* All pairs of an index whose kind has no order: its hook walks over the keys, a slice at a time; between slices, with
- * nothing pinned, its task rests while the caller looks each key up and gives the pairs to the user. */
+/* Delivers all pairs of an index whose kind has no key order (far_index_pairs, used by `farindex dump` and copy). A
+ * task of the kind traverses the index in slices and collects keys. Between slices, while the task waits without a pin,
+ * the caller looks up each key and delivers the pair to the user. */
 #include "base/error.h"
 #include "client/client.h"
 #include "client/op.h"
-#include "index/results.h"
+#include "index/common/results.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct keys_run {
+typedef struct key_traversal {
     far_session *session;
     far_index *index;
     far_task *task;
-    far_keys keys; /* as far as it has come */
+    far_keys keys; /* state of the traversal and the keys collected in the current slice */
     bool over;
     int result;
-    char words[FAR_MESSAGE_BYTES]; /* of result: those of the task end with it */
-} keys_run;
+    /* error message of `result`; stored here because the task's own message is lost when the task ends */
+    char words[FAR_MESSAGE_BYTES];
+} key_traversal;
 
 
-static void run_keys(far_task *t, void *arg) {
-    keys_run *run = arg;
+static void run_traversal_task(far_task *t, void *arg) {
+    key_traversal *traversal = arg;
     t->label = "keys";
-    t->index_key = run->index->uid;
-    run->result = run->index->kind->keys(t, run->index, &run->keys);
-    if (run->result < 0)
-        strcpy(run->words, far_last_error());
-    run->over = run->keys.due = true;
+    t->index_key = traversal->index->uid;
+    traversal->result = traversal->index->kind->keys(t, traversal->index, &traversal->keys);
+    if (traversal->result < 0)
+        strcpy(traversal->words, far_last_error());
+    traversal->over = traversal->keys.due = true;
 }
 
 
-/* Outside the session. A key that is gone by now was not there throughout. */
-static int64_t deliver(keys_run *run, far_pair_fn each, void *ctx, uint8_t *value) {
+/* Delivers the collected keys with their current values. Runs outside the session. A key that is absent by now is
+ * skipped, because it was not present during the whole traversal. Returns the number of pairs, or an error. */
+static int64_t deliver_pairs(key_traversal *traversal, far_pair_fn each, void *ctx, uint8_t *value) {
     int64_t given = 0;
-    for (size_t at = 0; at < run->keys.used && !run->keys.stopped;) {
+    for (size_t at = 0; at < traversal->keys.used && !traversal->keys.stopped;) {
         uint32_t length;
         size_t value_len = 0;
-        memcpy(&length, run->keys.data + at, sizeof(length));
-        const char *key = run->keys.data + at + sizeof(length);
+        memcpy(&length, traversal->keys.data + at, sizeof(length));
+        const char *key = traversal->keys.data + at + sizeof(length);
         at += sizeof(length) + length;
-        int err = far_get(run->session, run->index, key, length, value, FAR_VALUE_MAX, &value_len);
+        int err = far_get(traversal->session, traversal->index, key, length, value, FAR_VALUE_MAX, &value_len);
         if (err == FAR_ERR_NOT_FOUND)
             continue;
         if (err < 0)
             return err;
         given++;
-        run->keys.stopped = each(ctx, key, length, value, value_len) != 0;
+        traversal->keys.stopped = each(ctx, key, length, value, value_len) != 0;
     }
-    run->keys.used = 0;
+    traversal->keys.used = 0;
     return given;
 }
 
 
-/* Inside, until there is something to deliver. */
-static int run_until_due(keys_run *run) {
-    far_session *s = run->session;
+/* Starts or resumes the traversal task, and runs the session until the task has collected keys or has ended. */
+static int run_until_keys_are_ready(key_traversal *traversal) {
+    far_session *s = traversal->session;
     far_session_enter(s);
-    run->keys.due = false;
-    if (!run->task)
-        run->task = far_task_new(s, FAR_STATS_OTHER, run_keys, run);
-    else if (run->keys.resting) {
-        run->keys.resting = false;
-        far_task_wake(run->task);
+    traversal->keys.due = false;
+    if (!traversal->task)
+        traversal->task = far_task_new(s, FAR_STATS_OTHER, run_traversal_task, traversal);
+    else if (traversal->keys.resting) {
+        traversal->keys.resting = false;
+        far_task_wake(traversal->task);
     }
-    if (run->task)
-        far_session_run_until(s, &run->keys.due);
+    if (traversal->task)
+        far_session_run_until(s, &traversal->keys.due);
     far_session_leave(s);
-    return run->task ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a coroutine");
+    return traversal->task ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a coroutine");
 }
 
 
-static int64_t walk_keys(keys_run *run, far_pair_fn each, void *ctx, uint8_t *value) {
+static int64_t traverse_and_deliver(key_traversal *traversal, far_pair_fn each, void *ctx, uint8_t *value) {
     int64_t given = 0, more = 0;
     do {
-        int err = run_until_due(run);
+        int err = run_until_keys_are_ready(traversal);
         if (err < 0)
             return err;
         if (more >= 0)
-            more = deliver(run, each, ctx, value);
-        run->keys.stopped |= more < 0; /* the task ends before we do */
-        run->keys.used = 0;
+            more = deliver_pairs(traversal, each, ctx, value);
+        /* After an error, the traversal is stopped and the loop continues until the task has ended, because the task
+         * uses `traversal`. */
+        traversal->keys.stopped |= more < 0;
+        traversal->keys.used = 0;
         given += more > 0 ? more : 0;
-    } while (!run->over);
+    } while (!traversal->over);
     if (more < 0)
         return more;
-    if (run->result >= 0 || run->keys.stopped)
+    if (traversal->result >= 0 || traversal->keys.stopped)
         return given;
-    far_fail(run->result, "%s", run->words); /* unless there are better words */
-    return far_tell(run->session, run->result);
+    /* This message is used if neither far_describe_error nor the session has a better text. */
+    far_fail(traversal->result, "%s", traversal->words);
+    return far_describe_error(traversal->session, traversal->result);
 }
 
 
@@ -96,17 +102,18 @@ int64_t far_index_pairs(far_session *s, far_index *index, far_pair_fn each, void
     if (err < 0)
         return err;
     int64_t result = far_check_index(s, index);
-    bool ordered = result >= 0 && index->kind->scan, walks = result >= 0 && !ordered && index->kind->keys;
-    if (walks) {
-        keys_run run = {.session = s, .index = index};
+    bool ordered = result >= 0 && index->kind->scan, traverses = result >= 0 && !ordered && index->kind->keys;
+    if (traverses) {
+        key_traversal traversal = {.session = s, .index = index};
         uint8_t *value = malloc(FAR_VALUE_MAX);
         far_index_use(index);
-        result = value ? walk_keys(&run, each, ctx, value) : far_fail(FAR_ERR_NO_MEMORY, "no memory for a value");
+        result = value ? traverse_and_deliver(&traversal, each, ctx, value)
+                       : far_fail(FAR_ERR_NO_MEMORY, "no memory for a value");
         far_index_unuse(index);
         free(value);
-        free(run.keys.data);
+        free(traversal.keys.data);
     }
-    far_ops_deliver(s);
+    far_submitted_scans_deliver(s);
     far_call_leave(s);
-    return result < 0 || walks ? result : far_scan(s, index, NULL, 0, NULL, 0, 0, each, ctx);
+    return result < 0 || traverses ? result : far_scan(s, index, NULL, 0, NULL, 0, 0, each, ctx);
 }

@@ -1,4 +1,4 @@
-/* What the process of a session is called. */
+/* Finds the process to which a session belongs (names.h). */
 #include "client/names.h"
 
 
@@ -10,7 +10,7 @@ int far_client_name(far_task *t, unsigned id, unsigned generation, far_name *nam
         name->process = ops->process_of(conn, id, generation);
     if (!ops->ask)
         return 0;
-    far_question question = {.kind = FAR_ASK_NAME, .id = id, .generation = generation, .name = name};
-    far_ask_all(t, &question, 1);
+    far_control question = {.kind = FAR_CONTROL_NAME, .id = id, .generation = generation, .name = name};
+    far_control_send_all(t, &question, 1);
     return question.answer;
 }

@@ -1,10 +1,11 @@
-/* What the process of a session is called: asked of the fabric. */
+/* Finds the process of a session by a query to the fabric. */
 #ifndef FAR_CLIENT_NAMES_H
 #define FAR_CLIENT_NAMES_H
 
 #include "task/session.h"
 
-/* All of it zero and empty, as far as it is not known. An error is one of this session. */
+/* Stores what the fabric knows about the process of the client in *name; unknown parts are 0 or empty. Returns 0, or an
+ * error of the calling session. */
 int far_client_name(far_task *t, unsigned id, unsigned generation, far_name *name);
 
 #endif

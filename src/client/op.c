@@ -1,16 +1,32 @@
-/* The operations of the public API, one by one: arguments are checked here, then the operation runs as a task of its
- * session. Many in flight together: submit.c. */
+/* Point operations of the public API, one at a time. submit.c runs many at the same time.
+ *
+ * A call passes through these layers. Each layer is one function, which calls the next one:
+ *
+ *     far_get, far_put, ...       builds a far_op_request
+ *      run_synchronously          guard against a closed pool; checks the arguments
+ *       enter_and_run_task        enters the session; makes a task
+ *        count_and_run            labels the task and counts the operation
+ *         run_with_checksum       only with checksum=on: adds the hash to the value, or checks and removes it
+ *          pin_and_run            pins the epoch
+ *           rerun_out_of_memory   only if no memory was found: waits for memory and repeats the layers below
+ *           merge_or_run          does the handle merge concurrent operations on one key?
+ *            run_through_rdwc     yes: another operation on the same key may serve this one
+ *            call_index_kind      runs the operation of the kind: get, put or remove
+ *
+ * A submitted operation enters at count_and_run, through far_op_run. The path from far_get down to call_index_kind is
+ * inlined, so that the compiler generates separate code for each kind of request. Layers that run seldom are not
+ * inlined and get a copy of the request, because a request that is passed by address cannot stay in registers. */
 #include "client/op.h"
 #include "base/error.h"
 #include "client/checksum.h"
 #include "client/client.h"
-#include "index/rdwc.h"
+#include "index/common/rdwc.h"
 #include "task/call.h"
 
 static const char *const labels[] = {"get", "insert", "update", "put", "delete", "scan"};
 
 
-/* What public calls have in common. */
+/* ---- Checks shared by public functions ---- */
 
 int far_check_index(const far_session *s, const far_index *index) {
     if (!index)
@@ -21,7 +37,7 @@ int far_check_index(const far_session *s, const far_index *index) {
 }
 
 
-int far_tell(const far_session *s, int err) {
+int far_describe_error(const far_session *s, int err) {
     switch (err) {
     case FAR_ERR_NOT_FOUND:
         return far_fail(err, "there is no such key");
@@ -30,41 +46,42 @@ int far_tell(const far_session *s, int err) {
     case FAR_ERR_TOO_SMALL:
         return far_fail(err, "value: the buffer is too small");
     default:
-        return far_session_tell(s, err);
+        return far_fail_session_lost(s, err);
     }
 }
 
 
-/* Arguments. */
+/* ---- Arguments ---- */
 
-static __attribute__((noinline)) int refuse_key(const far_index *index, const void *key, size_t length) {
+static __attribute__((noinline)) int fail_bad_key(const far_index *index, const void *key, size_t length) {
     size_t max = (size_t)index->options[FAR_OPTION_MAX_KEY], fixed = (size_t)index->options[FAR_OPTION_KEY_SIZE];
     if (!key)
         return far_fail(FAR_ERR_INVALID, "key: is NULL");
     if (length == 0)
         return far_fail(FAR_ERR_INVALID, "key: is empty");
     if (length > max)
-        return far_fail(FAR_ERR_INVALID, "key: %zu bytes are more than the longest that index '%s' takes, %zu", length,
+        return far_fail(FAR_ERR_INVALID, "key: %zu bytes are more than the longest key of index '%s', %zu", length,
                         index->name, max);
-    return far_fail(FAR_ERR_INVALID, "key: has %zu bytes, all keys of index '%s' have %zu", length, index->name, fixed);
+    return far_fail(FAR_ERR_INVALID, "key: has %zu bytes, but all keys of index '%s' have %zu", length, index->name,
+                    fixed);
 }
 
 
 static inline int check_key(const far_index *index, const void *key, size_t length) {
     size_t max = (size_t)index->options[FAR_OPTION_MAX_KEY], fixed = (size_t)index->options[FAR_OPTION_KEY_SIZE];
     if (!key || length - 1 >= max)
-        return refuse_key(index, key, length);
-    return !fixed || length == fixed ? 0 : refuse_key(index, key, length);
+        return fail_bad_key(index, key, length);
+    return !fixed || length == fixed ? 0 : fail_bad_key(index, key, length);
 }
 
 
-static __attribute__((noinline)) int refuse_value(const far_index *index, const void *value, size_t length) {
+static __attribute__((noinline)) int fail_bad_value(const far_index *index, const void *value, size_t length) {
     size_t fixed = far_value_size(index), most = FAR_VALUE_MAX - far_sum_bytes(index);
     if (!value && length)
         return far_fail(FAR_ERR_INVALID, "value: is NULL with a length of %zu", length);
     if (length > most)
-        return far_fail(FAR_ERR_INVALID, "value: %zu bytes are more than %zu", length, most);
-    return far_fail(FAR_ERR_INVALID, "value: has %zu bytes, all values of index '%s' have %zu", length, index->name,
+        return far_fail(FAR_ERR_INVALID, "value: %zu bytes are more than the longest value, %zu", length, most);
+    return far_fail(FAR_ERR_INVALID, "value: has %zu bytes, but all values of index '%s' have %zu", length, index->name,
                     fixed);
 }
 
@@ -72,8 +89,8 @@ static __attribute__((noinline)) int refuse_value(const far_index *index, const 
 static inline int check_value(const far_index *index, const void *value, size_t length) {
     size_t fixed = far_value_size(index);
     if (fixed ? length != fixed : length > FAR_VALUE_MAX - far_sum_bytes(index))
-        return refuse_value(index, value, length);
-    return value || length == 0 ? 0 : refuse_value(index, value, length);
+        return fail_bad_value(index, value, length);
+    return value || length == 0 ? 0 : fail_bad_value(index, value, length);
 }
 
 
@@ -89,131 +106,135 @@ static inline __attribute__((always_inline)) int check_request(const far_session
 }
 
 
-/* Running, inside a task. */
+/* ---- Execution inside a task ---- */
 
-typedef struct pinned_run {
+typedef struct pinned_function {
     int (*run)(far_task *t, void *arg);
     void *arg;
-} pinned_run;
+} pinned_function;
 
 
-static int pin_and_run(far_task *t, void *arg) {
-    const pinned_run *r = arg;
+static int pin_and_call(far_task *t, void *arg) {
+    const pinned_function *r = arg;
     int err = far_pin_take(t);
     return err < 0 ? err : r->run(t, r->arg);
 }
 
 
 int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
-    pinned_run r = {run, arg};
-    int err = pin_and_run(t, &r);
-    return err == FAR_ERR_NO_MEMORY ? far_run_short(t, pin_and_run, &r) : err;
+    pinned_function r = {run, arg};
+    int err = pin_and_call(t, &r);
+    return err == FAR_ERR_NO_MEMORY ? far_run_out_of_memory(t, pin_and_call, &r) : err;
 }
 
 
-/* Keys are counted where operations end; the pool hears of them off the operations' path (client/bulletin.c). */
-static int tally(const far_task *t, far_index *index, int keys, int err) {
+/* Records that an operation has added `keys` keys (-1: removed one), unless `err` says that the operation failed.
+ * Housekeeping later adds the count to the record of the index (status.c), so that the operation itself needs no verb
+ * for it. Returns err. */
+static int count_keys(const far_task *t, far_index *index, int keys, int err) {
     if (err == 0 && keys != 0)
-        atomic_fetch_add_explicit(&index->tallies[t->session->id % FAR_TALLIES].keys, keys, memory_order_relaxed);
+        atomic_fetch_add_explicit(&index->key_count_deltas[t->session->id % FAR_KEY_COUNT_DELTAS].keys, keys, memory_order_relaxed);
     return err;
 }
 
 
-static inline __attribute__((always_inline)) int run_by_itself(far_task *t, far_index *index, far_op_kind kind,
-                                                               far_bytes key, far_bytes value, far_out *out) {
+static inline __attribute__((always_inline)) int call_index_kind(far_task *t, far_index *index, far_op_kind kind,
+                                                                 far_bytes key, far_bytes value, far_out *out) {
     switch (kind) {
     case FAR_OP_GET:
         return index->kind->get(t, index, key, out);
     case FAR_OP_DELETE:
-        return tally(t, index, -1, index->kind->remove(t, index, key));
+        return count_keys(t, index, -1, index->kind->remove(t, index, key));
     default:
         t->added = false;
         t->swaps = kind == FAR_OP_UPDATE;
         int err = index->kind->put(t, index, kind, key, value);
         t->swaps = false;
-        return tally(t, index, kind == FAR_OP_INSERT || t->added, err);
+        return count_keys(t, index, kind == FAR_OP_INSERT || t->added, err);
     }
 }
 
 
-static __attribute__((noinline)) int run_with_others(far_task *t, const far_op_request *r) {
-    return far_rdwc_run(t, r->index, r->kind, r->key, r->value, r->out, run_by_itself);
+static __attribute__((noinline)) int run_through_rdwc(far_task *t, const far_op_request *r) {
+    return far_rdwc_run(t, r->index, r->kind, r->key, r->value, r->out, call_index_kind);
 }
 
 
-/* Here and below: what seldom happens gets a copy of the request. One whose address is passed on would be read from
- * memory again after every call. */
-static inline __attribute__((always_inline)) int run_on_its_index(far_task *t, const far_op_request *r) {
+/* The request is copied before its address is passed on, so that the original request can stay in registers (see the
+ * comment at the beginning of this file). */
+static inline __attribute__((always_inline)) int merge_or_run(far_task *t, const far_op_request *r) {
     if (!far_rdwc_may_merge(t, r->kind))
-        return run_by_itself(t, r->index, r->kind, r->key, r->value, r->out);
+        return call_index_kind(t, r->index, r->kind, r->key, r->value, r->out);
     far_op_request copy = *r;
-    return run_with_others(t, &copy);
+    return run_through_rdwc(t, &copy);
 }
 
 
-static int run_on_index(far_task *t, void *arg) {
-    return run_on_its_index(t, arg);
+static int merge_or_run_pinned(far_task *t, void *arg) {
+    return merge_or_run(t, arg);
 }
 
 
-static inline void name_task(far_task *t, far_op_kind kind, const far_index *index) {
+static inline void label_task(far_task *t, far_op_kind kind, const far_index *index) {
     t->label = labels[kind];
     t->index_key = index->uid;
 }
 
 
-void far_name_task(far_task *t, far_op_kind kind, const far_index *index) {
-    name_task(t, kind, index);
+void far_label_task(far_task *t, far_op_kind kind, const far_index *index) {
+    label_task(t, kind, index);
 }
 
 
-/* A put that found no memory: where the key is there it is an update, which works in a full pool too. An update that
- * was served with another's has no pin any more. */
-static int update_or_put(far_task *t, void *arg) {
+/* Repeats a put that found no memory. The put first runs as an update: if the key is present, the update works in a
+ * full pool, because it may use reserved headroom. If the key is absent, a normal put follows. RDWC may have let
+ * another task execute the update, and then this task has lost its pin, so the put takes a new pin. */
+static int update_else_put(far_task *t, void *arg) {
     far_op_request update = *(const far_op_request *)arg;
     update.kind = FAR_OP_UPDATE;
-    int err = run_on_index(t, &update);
-    return err == FAR_ERR_NOT_FOUND ? pin_and_run(t, &(pinned_run){run_on_index, arg}) : err;
+    int err = merge_or_run_pinned(t, &update);
+    return err == FAR_ERR_NOT_FOUND ? pin_and_call(t, &(pinned_function){merge_or_run_pinned, arg}) : err;
 }
 
 
-static __attribute__((noinline)) int run_again(far_task *t, far_op_request *r) {
-    pinned_run again = {r->kind == FAR_OP_PUT ? update_or_put : run_on_index, r};
-    int err = far_run_short(t, pin_and_run, &again);
-    return err == FAR_ERR_NO_MEMORY ? far_tell_full(t, err) : err;
+static __attribute__((noinline)) int rerun_out_of_memory(far_task *t, far_op_request *r) {
+    pinned_function again = {r->kind == FAR_OP_PUT ? update_else_put : merge_or_run_pinned, r};
+    int err = far_run_out_of_memory(t, pin_and_call, &again);
+    return err == FAR_ERR_NO_MEMORY ? far_describe_full_pool(t, err) : err;
 }
 
 
-static inline __attribute__((always_inline)) int run_stored(far_task *t, const far_op_request *r) {
+static inline __attribute__((always_inline)) int pin_and_run(far_task *t, const far_op_request *r) {
     int err = far_pin_take_inline(t);
     if (err >= 0)
-        err = run_on_its_index(t, r);
+        err = merge_or_run(t, r);
     if (err != FAR_ERR_NO_MEMORY)
         return err;
     far_op_request copy = *r;
-    return run_again(t, &copy);
+    return rerun_out_of_memory(t, &copy);
 }
 
 
-/* With checksums: the value has one behind it in the index. */
-static __attribute__((noinline)) int run_summed(far_task *t, const far_op_request *r) {
+/* Runs a request of an index with checksum=on. In such an index each stored value ends with a hash of the pair. */
+static __attribute__((noinline)) int run_with_checksum(far_task *t, const far_op_request *r) {
     far_op_request stored = *r;
     far_out out;
     stored.out = &out;
-    int err = r->kind == FAR_OP_GET ? far_sum_room(t, r->out, &out) : far_sum_add(t, r->index, r->key, &stored.value);
+    int err = r->kind == FAR_OP_GET ? far_sum_prepare_buffer(t, r->out, &out)
+                                    : far_sum_add(t, r->index, r->key, &stored.value);
     if (err >= 0)
-        err = run_stored(t, &stored);
-    return r->kind == FAR_OP_GET ? far_sum_give(r->index, r->key, &out, err, r->out) : err;
+        err = pin_and_run(t, &stored);
+    return r->kind == FAR_OP_GET ? far_sum_strip_value(r->index, r->key, &out, err, r->out) : err;
 }
 
 
-static inline __attribute__((always_inline)) int run_request(far_task *t, const far_op_request *r) {
-    name_task(t, r->kind, r->index);
+static inline __attribute__((always_inline)) int count_and_run(far_task *t, const far_op_request *r) {
+    label_task(t, r->kind, r->index);
     far_count_op(t, r->kind, r->index, 1);
     if (far_sum_bytes(r->index) == 0 || r->kind == FAR_OP_DELETE)
-        return run_stored(t, r);
+        return pin_and_run(t, r);
     far_op_request copy = *r;
-    return run_summed(t, &copy);
+    return run_with_checksum(t, &copy);
 }
 
 
@@ -223,39 +244,41 @@ int far_op_check(const far_session *s, const far_op_request *r) {
 
 
 int far_op_run(far_task *t, const far_op_request *r) {
-    return run_request(t, r);
+    return count_and_run(t, r);
 }
 
 
-/* Synchronous calls. */
+/* ---- Synchronous calls ---- */
 
-static int run_first(far_task *t, void *arg) {
-    return run_request(t, arg);
+static int run_request_task(far_task *t, void *arg) {
+    return count_and_run(t, arg);
 }
 
 
-/* Inlined, down to the kind's own function: what kind of request it is decides what of all that is there. */
-static inline __attribute__((always_inline)) int run_call(far_session *s, const far_op_request *r) {
+/* Runs the request as a task. On a fabric that executes verbs at once, the task runs on the caller's stack
+ * (far_call_begin). Otherwise it runs on a coroutine. */
+static inline __attribute__((always_inline)) int enter_and_run_task(far_session *s, const far_op_request *r) {
     far_session_enter(s);
     far_task *t = far_call_begin(s, r->kind, false);
     if (t)
-        return far_call_end(s, t, run_request(t, r));
+        return far_call_end(s, t, count_and_run(t, r));
     far_op_request copy = *r;
-    return far_call_end(s, NULL, far_session_call_first(s, r->kind, false, run_first, &copy));
+    return far_call_end(s, NULL, far_session_call_first(s, r->kind, false, run_request_task, &copy));
 }
 
 
-static inline __attribute__((always_inline)) int call(far_session *s, far_op_request r) {
+static inline __attribute__((always_inline)) int run_synchronously(far_session *s, far_op_request r) {
     int err = far_call_enter(s);
     if (err < 0)
         return err;
-    if ((err = check_request(s, &r)) >= 0) { /* the caller has the index open until it returns */
-        err = run_call(s, &r);
+    /* The index cannot be freed during the call, because the caller must keep it open until the call returns. */
+    if ((err = check_request(s, &r)) >= 0) {
+        err = enter_and_run_task(s, &r);
         if (err < 0)
-            err = far_tell(s, err);
+            err = far_describe_error(s, err);
     }
     if (s->ops)
-        far_ops_deliver(s);
+        far_submitted_scans_deliver(s);
     far_call_leave(s);
     return err;
 }
@@ -264,7 +287,7 @@ static inline __attribute__((always_inline)) int call(far_session *s, far_op_req
 int far_get(far_session *s, far_index *index, const void *key, size_t key_len, void *value, size_t capacity,
             size_t *value_len) {
     far_out out = {value, capacity, 0};
-    int err = call(s, (far_op_request){FAR_OP_GET, index, {key, key_len}, {NULL, 0}, &out});
+    int err = run_synchronously(s, (far_op_request){FAR_OP_GET, index, {key, key_len}, {NULL, 0}, &out});
     if (value_len && (err == FAR_OK || err == FAR_ERR_TOO_SMALL))
         *value_len = out.length;
     return err;
@@ -272,20 +295,20 @@ int far_get(far_session *s, far_index *index, const void *key, size_t key_len, v
 
 
 int far_insert(far_session *s, far_index *index, const void *key, size_t key_len, const void *value, size_t value_len) {
-    return call(s, (far_op_request){FAR_OP_INSERT, index, {key, key_len}, {value, value_len}, NULL});
+    return run_synchronously(s, (far_op_request){FAR_OP_INSERT, index, {key, key_len}, {value, value_len}, NULL});
 }
 
 
 int far_update(far_session *s, far_index *index, const void *key, size_t key_len, const void *value, size_t value_len) {
-    return call(s, (far_op_request){FAR_OP_UPDATE, index, {key, key_len}, {value, value_len}, NULL});
+    return run_synchronously(s, (far_op_request){FAR_OP_UPDATE, index, {key, key_len}, {value, value_len}, NULL});
 }
 
 
 int far_put(far_session *s, far_index *index, const void *key, size_t key_len, const void *value, size_t value_len) {
-    return call(s, (far_op_request){FAR_OP_PUT, index, {key, key_len}, {value, value_len}, NULL});
+    return run_synchronously(s, (far_op_request){FAR_OP_PUT, index, {key, key_len}, {value, value_len}, NULL});
 }
 
 
 int far_delete(far_session *s, far_index *index, const void *key, size_t key_len) {
-    return call(s, (far_op_request){FAR_OP_DELETE, index, {key, key_len}, {NULL, 0}, NULL});
+    return run_synchronously(s, (far_op_request){FAR_OP_DELETE, index, {key, key_len}, {NULL, 0}, NULL});
 }

@@ -1,34 +1,35 @@
-/* Operations of the user as tasks: what op.c, submit.c, scan.c and admin.c share. */
+/* Declarations that op.c, submit.c, scan.c, keys.c and admin.c share: requests of the user, their execution in a task,
+ * scans, and submitted operations. */
 #ifndef FAR_CLIENT_OP_H
 #define FAR_CLIENT_OP_H
 
 #include "index/index.h"
 #include "task/session.h"
 
-/* The index belongs to the session's handle. */
+/* Returns 0 if the index belongs to the handle of the session, else FAR_ERR_INVALID. */
 int far_check_index(const far_session *s, const far_index *index);
 
-/* Gives far_last_error words for codes that index code returns without any. Returns err. */
-int far_tell(const far_session *s, int err);
+/* Sets the message of far_last_error for codes that index code returns without a message. Returns err. */
+int far_describe_error(const far_session *s, int err);
 
-/* After FAR_ERR_NO_MEMORY, in the task that met it: says what is free in the pool, and why it does not serve. Returns err.
- */
-int far_tell_full(far_task *t, int err);
+/* Called in a task that received FAR_ERR_NO_MEMORY: extends the error message with the amount of free memory and the
+ * reason why the task cannot use it (full.c). Returns err. */
+int far_describe_full_pool(far_task *t, int err);
 
-void far_count_anew(far_index_ops *of, uint32_t uid);
+void far_index_ops_restart(far_index_ops *of, uint32_t uid);
 
-/* Counts operations, of the session and of the index (client/bulletin.c tells of them). */
+/* Counts operations in the statistics of the session and of the index. client/status.c publishes them. */
 static inline void far_count_op(far_task *t, far_op_kind kind, const far_index *index, unsigned count) {
     t->stats->ops[kind] += count;
     if (index->slot >= FAR_COUNTED_INDEXES)
         return;
     far_index_ops *of = &t->session->by_index[index->slot];
     if (of->uid != index->uid)
-        far_count_anew(of, index->uid);
+        far_index_ops_restart(of, index->uid);
     of->ops[kind] += count;
 }
 
-typedef struct far_op_request { /* one operation of the user, but for scans */
+typedef struct far_op_request { /* one point operation of the user */
     far_op_kind kind;
     far_index *index;
     far_bytes key, value;
@@ -36,34 +37,45 @@ typedef struct far_op_request { /* one operation of the user, but for scans */
 } far_op_request;
 
 int far_op_check(const far_session *s, const far_op_request *r);
-int far_op_run(far_task *t, const far_op_request *r);                      /* one that was checked; counts it */
-void far_name_task(far_task *t, far_op_kind kind, const far_index *index); /* after what it does */
+/* Runs a request that far_op_check has accepted, and counts it. Called in a task. */
+int far_op_run(far_task *t, const far_op_request *r);
+/* Stores in the task, for diagnostics, the kind of its operation and the index that it uses. */
+void far_label_task(far_task *t, far_op_kind kind, const far_index *index);
 
-/* Runs with a pin; again, with another, when memory was short and some came back (far_run_short). */
+/* Runs `run` with a pin. If it returns FAR_ERR_NO_MEMORY, waits for memory and runs it again with a new pin
+ * (far_run_out_of_memory). */
 int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg);
 
-/* FAR_ERR_UNSUPPORTED: the kind has no load_factor. */
+/* Measures how full the slots of the index are. Returns FAR_ERR_UNSUPPORTED if the kind has no load_factor function. */
 int far_index_load(far_session *s, far_index *index, far_load *load);
 
-/* All pairs of an index of any kind: as far_scan gives them or, of a kind that has only `keys`, in no order; there a
- * key that moves meanwhile may come twice, each time with the value that it then had, the newer one last. How many, or
- * an error. */
+/* Calls `each` for all pairs of an index of any kind. A kind with ordered keys delivers the pairs in key order, like
+ * far_scan. A kind that has only a `keys` function delivers them in no order. In such a kind, a key that moves during
+ * the traversal may be delivered twice, each time with its value at that moment, so the last delivery has the newest
+ * value. Returns the number of pairs, or an error. */
 int64_t far_index_pairs(far_session *s, far_index *index, far_pair_fn each, void *ctx);
 
-/* Scans, chunk by chunk (scan.c). */
-typedef struct far_scan_run far_scan_run;
-int far_scan_begin(far_session *s, far_index *index, const far_op *op, far_scan_run **run); /* checks the arguments */
-/* The scan is no operation of the user's, and not counted; damaged values are reported, and it goes on. */
-void far_scan_for_check(far_scan_run *run, struct far_report *report);
-int far_scan_run_chunk(far_task *t, void *run); /* one chunk into the buffer; pins */
-bool far_scan_is_over(const far_scan_run *run); /* nothing to deliver, no further chunk */
-/* Gives the chunk to `each`, on the caller's stack. True: the scan is over. */
-bool far_scan_deliver(far_scan_run *run);
-int64_t far_scan_given(const far_scan_run *run);
-void far_scan_finish(far_scan_run *run);
+/* Scans. A scan alternates between filling a buffer with a chunk of pairs, in a task with a pin, and delivering the
+ * chunk to the user, outside the session and without a pin (scan.c). */
+typedef struct far_scan_cursor far_scan_cursor;
+/* Checks the arguments and makes a cursor. The caller frees it with far_scan_free. */
+int far_scan_begin(far_session *s, far_index *index, const far_op *op, far_scan_cursor **cursor);
+/* Makes the scan part of a check: it is not counted as an operation of the user, and it reports damaged values instead
+ * of stopping with an error. */
+void far_scan_for_check(far_scan_cursor *cursor, struct far_report *report);
+/* Fills the buffer with one chunk and takes a pin. A task function; the second argument is a far_scan_cursor. */
+int far_scan_fill_chunk(far_task *t, void *cursor);
+/* Returns whether the buffer is empty and no further chunk follows. */
+bool far_scan_is_over(const far_scan_cursor *cursor);
+/* Calls `each` for the pairs of the chunk, on the caller's stack. Returns whether the scan is over. */
+bool far_scan_deliver(far_scan_cursor *cursor);
+int64_t far_scan_pairs_delivered(const far_scan_cursor *cursor);
+void far_scan_free(far_scan_cursor *cursor);
 
-/* Operations in flight (submit.c). */
-void far_ops_free(far_session *s);    /* before the session is */
-void far_ops_deliver(far_session *s); /* chunks of submitted scans that wait for their `each` */
+/* Submitted operations (submit.c). */
+void far_submitted_ops_free(far_session *s); /* called before the session is freed */
+/* Delivers the filled chunks of submitted scans. Called at the end of public functions, outside the session, because
+ * the user's `each` must not run inside a task. */
+void far_submitted_scans_deliver(far_session *s);
 
 #endif

@@ -1,41 +1,44 @@
-/* Scans: the kind fills a buffer with one chunk of pairs under a pin; then, with nothing pinned and outside the
- * session, the pairs are given to the user; the next chunk begins after the last key. */
+/* Scans. A scan repeats two steps until the range or the limit is exhausted: a task fills a buffer with a chunk of
+ * pairs while it holds a pin, and then the caller delivers the pairs to the user's callback, outside the session and
+ * without a pin. The next chunk begins after the last key delivered. */
 #include "base/error.h"
 #include "client/checksum.h"
 #include "client/client.h"
 #include "client/op.h"
-#include "index/results.h"
+#include "index/common/results.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct far_scan_run {
+struct far_scan_cursor {
     far_session *session;
     far_index *index;
     far_scan_chunk scan;
     struct far_scan_buffer buffer;
-    size_t limit; /* still to give; SIZE_MAX: all */
+    size_t limit; /* number of pairs still to deliver; SIZE_MAX: no limit */
     int64_t given;
     bool counted, over;
-    far_report *report; /* of a check; NULL: damage is an error */
+    /* set if the scan is part of a check: receives damaged values; NULL: a damaged value is an error */
+    far_report *report;
     far_pair_fn each;
     void *each_ctx;
-    uint8_t *from, *to; /* copies; from becomes the last key given */
+    uint8_t *from, *to; /* copies of the bounds; `from` is replaced by the last key delivered */
 };
 
 
-/* The bound as a key of exactly `size` bytes, where keys have no other size: keys >= bound stay the same. Filled up
- * with zeros, it is the first key that begins with it. Cut off, it is less than the bound: the key itself must go.
- * Returns whether it was cut. */
-static bool fit_bound(uint8_t *bound, size_t length, size_t size) {
+/* Changes a bound to exactly `size` bytes, for an index in which all keys have this size. A shorter bound is padded
+ * with zeros and becomes the first possible key with that prefix, so the same keys are >= the bound. A longer bound is
+ * cut off. The result is less than the bound, so the caller must exclude the key that equals the result. Returns
+ * whether the bound was cut off. */
+static bool fit_bound_to_key_size(uint8_t *bound, size_t length, size_t size) {
     if (length < size)
         memset(bound + length, 0, size - length);
     return length > size;
 }
 
 
-/* The next key of that size; false: it was the last. */
-static bool increment(uint8_t *key, size_t size) {
+/* Changes the key to the next key of the same size. Returns false if it was the last one. */
+static bool increment_key(uint8_t *key, size_t size) {
     while (size-- > 0)
         if (++key[size])
             return true;
@@ -43,24 +46,24 @@ static bool increment(uint8_t *key, size_t size) {
 }
 
 
-static void fit_bounds(far_scan_run *run) {
-    size_t size = (size_t)run->index->options[FAR_OPTION_KEY_SIZE];
-    far_scan_chunk *scan = &run->scan;
+static void fit_bounds_to_key_size(far_scan_cursor *cursor) {
+    size_t size = (size_t)cursor->index->options[FAR_OPTION_KEY_SIZE];
+    far_scan_chunk *scan = &cursor->scan;
     if (size == 0)
         return;
     if (scan->from.length) {
-        scan->after = fit_bound(run->from, scan->from.length, size);
+        scan->after = fit_bound_to_key_size(cursor->from, scan->from.length, size);
         scan->from.length = size;
     }
     if (scan->bounded) {
-        if (fit_bound(run->to, scan->to.length, size))
-            scan->bounded = increment(run->to, size);
+        if (fit_bound_to_key_size(cursor->to, scan->to.length, size))
+            scan->bounded = increment_key(cursor->to, size);
         scan->to.length = size;
     }
 }
 
 
-static int check_scan(const far_index *index, const far_op *op) {
+static int check_scan_arguments(const far_index *index, const far_op *op) {
     size_t max = (size_t)index->options[FAR_OPTION_MAX_KEY];
     if (!index->kind->scan)
         return far_fail(FAR_ERR_UNSUPPORTED, "an index of kind %s has no order to scan in", index->kind->name);
@@ -78,118 +81,120 @@ static int check_scan(const far_index *index, const far_op *op) {
 }
 
 
-int far_scan_begin(far_session *s, far_index *index, const far_op *op, far_scan_run **made) {
-    int err = check_scan(index, op);
+int far_scan_begin(far_session *s, far_index *index, const far_op *op, far_scan_cursor **made) {
+    int err = check_scan_arguments(index, op);
     if (err < 0)
         return err;
     size_t max = (size_t)index->options[FAR_OPTION_MAX_KEY];
-    far_scan_run *run = calloc(1, sizeof(*run) + 2 * max);
-    if (!run)
+    far_scan_cursor *cursor = calloc(1, sizeof(*cursor) + 2 * max);
+    if (!cursor)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
-    run->session = s;
-    run->index = index;
-    run->limit = op->limit ? op->limit : SIZE_MAX;
-    run->each = op->each;
-    run->each_ctx = op->each_ctx;
-    run->from = (uint8_t *)(run + 1);
-    run->to = run->from + max;
+    cursor->session = s;
+    cursor->index = index;
+    cursor->limit = op->limit ? op->limit : SIZE_MAX;
+    cursor->each = op->each;
+    cursor->each_ctx = op->each_ctx;
+    cursor->from = (uint8_t *)(cursor + 1);
+    cursor->to = cursor->from + max;
     if (op->key_len)
-        memcpy(run->from, op->key, op->key_len);
+        memcpy(cursor->from, op->key, op->key_len);
     if (op->to_len)
-        memcpy(run->to, op->to, op->to_len);
-    run->scan.from = (far_bytes){run->from, op->key_len};
-    run->scan.bounded = op->to != NULL;
-    run->scan.to = (far_bytes){run->to, op->to_len};
-    run->scan.buffer = &run->buffer;
-    fit_bounds(run);
-    run->over = run->scan.bounded && far_bytes_compare(run->scan.from, run->scan.to) >= 0;
-    *made = run;
+        memcpy(cursor->to, op->to, op->to_len);
+    cursor->scan.from = (far_bytes){cursor->from, op->key_len};
+    cursor->scan.bounded = op->to != NULL;
+    cursor->scan.to = (far_bytes){cursor->to, op->to_len};
+    cursor->scan.buffer = &cursor->buffer;
+    fit_bounds_to_key_size(cursor);
+    cursor->over = cursor->scan.bounded && far_bytes_compare(cursor->scan.from, cursor->scan.to) >= 0;
+    *made = cursor;
     return 0;
 }
 
 
-void far_scan_for_check(far_scan_run *run, far_report *report) {
-    run->counted = true;
-    run->report = report;
+void far_scan_for_check(far_scan_cursor *cursor, far_report *report) {
+    cursor->counted = true;
+    cursor->report = report;
 }
 
 
-static int check_sums(const far_scan_run *run) {
+static int check_chunk_checksums(const far_scan_cursor *cursor) {
     size_t at = 0;
     int err = 0;
-    for (unsigned i = 0; i < run->buffer.pairs && err >= 0 && far_sum_bytes(run->index); i++) {
+    for (unsigned i = 0; i < cursor->buffer.pairs && err >= 0 && far_sum_bytes(cursor->index); i++) {
         far_bytes key, value;
-        far_scan_pair(&run->buffer, &at, &key, &value);
-        err = far_sum_report(run->index, key, &value, run->report);
+        far_scan_pair(&cursor->buffer, &at, &key, &value);
+        err = far_sum_check_or_report(cursor->index, key, &value, cursor->report);
     }
     return err;
 }
 
 
-static int fill(far_task *t, void *arg) {
-    far_scan_run *run = arg;
-    far_scan_empty(&run->buffer);
-    run->scan.end = false;
-    run->scan.wanted = run->limit;
-    return run->index->kind->scan(t, run->index, &run->scan);
+static int fill_chunk(far_task *t, void *arg) {
+    far_scan_cursor *cursor = arg;
+    far_scan_empty(&cursor->buffer);
+    cursor->scan.end = false;
+    cursor->scan.wanted = cursor->limit;
+    return cursor->index->kind->scan(t, cursor->index, &cursor->scan);
 }
 
 
-int far_scan_run_chunk(far_task *t, void *arg) {
-    far_scan_run *run = arg;
+int far_scan_fill_chunk(far_task *t, void *arg) {
+    far_scan_cursor *cursor = arg;
     t->label = "scan";
-    t->index_key = run->index->uid;
-    if (!run->counted)
-        far_count_op(t, FAR_OP_SCAN, run->index, 1);
-    run->counted = true;
-    if (run->over)
+    t->index_key = cursor->index->uid;
+    if (!cursor->counted)
+        far_count_op(t, FAR_OP_SCAN, cursor->index, 1);
+    cursor->counted = true;
+    if (cursor->over)
         return 0;
-    int err = far_run_pinned(t, fill, run);
-    if (err < 0 || (err = check_sums(run)) < 0)
+    int err = far_run_pinned(t, fill_chunk, cursor);
+    if (err < 0 || (err = check_chunk_checksums(cursor)) < 0)
         return err;
-    const struct far_scan_buffer *buffer = &run->buffer;
-    run->over = buffer->past || (run->scan.end && !buffer->full) || buffer->pairs >= run->limit;
-    if (!run->over && buffer->pairs == 0)
-        return far_fail(FAR_ERR_CORRUPT, "a scan of kind %s gave neither a pair nor the end", run->index->kind->name);
+    const struct far_scan_buffer *buffer = &cursor->buffer;
+    cursor->over = buffer->past || (cursor->scan.end && !buffer->full) || buffer->pairs >= cursor->limit;
+    if (!cursor->over && buffer->pairs == 0)
+        return far_fail(FAR_ERR_CORRUPT, "a scan of kind %s returned neither a pair nor the end of the index",
+                        cursor->index->kind->name);
     return 0;
 }
 
 
-bool far_scan_is_over(const far_scan_run *run) {
-    return run->over && run->buffer.pairs == 0;
+bool far_scan_is_over(const far_scan_cursor *cursor) {
+    return cursor->over && cursor->buffer.pairs == 0;
 }
 
 
-bool far_scan_deliver(far_scan_run *run) {
-    struct far_scan_buffer *buffer = &run->buffer;
+bool far_scan_deliver(far_scan_cursor *cursor) {
+    struct far_scan_buffer *buffer = &cursor->buffer;
     size_t at = 0;
-    for (unsigned i = 0; i < buffer->pairs && run->limit; i++) {
+    for (unsigned i = 0; i < buffer->pairs && cursor->limit; i++) {
         far_bytes key, value;
         far_scan_pair(buffer, &at, &key, &value);
-        run->given++;
-        if (run->limit != SIZE_MAX)
-            run->limit--;
-        if (run->each(run->each_ctx, key.data, key.length, value.data, value.length - far_sum_bytes(run->index)))
-            return run->over = true;
+        cursor->given++;
+        if (cursor->limit != SIZE_MAX)
+            cursor->limit--;
+        if (cursor->each(cursor->each_ctx, key.data, key.length, value.data,
+                         value.length - far_sum_bytes(cursor->index)))
+            return cursor->over = true;
     }
-    if (!run->over && buffer->pairs) {
+    if (!cursor->over && buffer->pairs) {
         far_bytes last = far_scan_last_key(buffer);
-        memcpy(run->from, last.data, last.length);
-        run->scan.from.length = last.length;
-        run->scan.after = true;
+        memcpy(cursor->from, last.data, last.length);
+        cursor->scan.from.length = last.length;
+        cursor->scan.after = true;
     }
-    return run->over;
+    return cursor->over;
 }
 
 
-int64_t far_scan_given(const far_scan_run *run) {
-    return run->given;
+int64_t far_scan_pairs_delivered(const far_scan_cursor *cursor) {
+    return cursor->given;
 }
 
 
-void far_scan_finish(far_scan_run *run) {
-    free(run->buffer.data);
-    free(run);
+void far_scan_free(far_scan_cursor *cursor) {
+    free(cursor->buffer.data);
+    free(cursor);
 }
 
 
@@ -203,29 +208,30 @@ int64_t far_scan(far_session *s, far_index *index, const void *from, size_t from
                  .limit = limit,
                  .each = each,
                  .each_ctx = ctx};
-    far_scan_run *run = NULL;
+    far_scan_cursor *cursor = NULL;
     int err = far_call_enter(s);
     if (err < 0)
         return err;
     if ((err = far_check_index(s, index)) >= 0)
-        err = far_scan_begin(s, index, &op, &run);
+        err = far_scan_begin(s, index, &op, &cursor);
     far_call_leave(s);
     if (err < 0)
         return err;
 
     bool over = false;
     while (!over && err >= 0) {
-        if ((err = far_call_enter(s)) < 0) /* `each` may have closed the pool */
+        /* The callback `each` may have closed the pool, so the guard must be entered again. */
+        if ((err = far_call_enter(s)) < 0)
             break;
         far_index_use(index);
-        err = far_session_call(s, FAR_OP_SCAN, false, far_scan_run_chunk, run);
+        err = far_session_call(s, FAR_OP_SCAN, false, far_scan_fill_chunk, cursor);
         far_index_unuse(index);
-        far_ops_deliver(s);
+        far_submitted_scans_deliver(s);
         far_call_leave(s);
         if (err >= 0)
-            over = far_scan_deliver(run);
+            over = far_scan_deliver(cursor);
     }
-    int64_t result = err < 0 ? far_tell(s, err) : far_scan_given(run);
-    far_scan_finish(run);
+    int64_t result = err < 0 ? far_describe_error(s, err) : far_scan_pairs_delivered(cursor);
+    far_scan_free(cursor);
     return result;
 }

@@ -1,4 +1,12 @@
-/* Operations in flight: submitted by the user, run as tasks of the session, gets of one index together, and reaped. */
+/* Submitted operations: far_submit accepts them and starts their tasks, far_reap returns the finished ones.
+ *
+ * Each session has a table of entries, one for each operation in flight. An entry is in one of four places: in the free
+ * list; attached to a task; in the list `chunks`, if it is a scan with a chunk to deliver; or in the list `done` until
+ * it is reaped. Tasks finish inside the session, and housekeeping may run them. Callbacks of scans run outside the
+ * session, in a thread of the user.
+ *
+ * Gets on one index that are submitted in one call share a task if the kind has `get_many` (up to GETS_TOGETHER), so
+ * that they share round trips. */
 #include "base/error.h"
 #include "client/checksum.h"
 #include "client/client.h"
@@ -9,66 +17,70 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#define GETS_TOGETHER 32 /* at most, in one task */
+#define GETS_TOGETHER 32 /* maximum number of gets that share one task */
 
-/* A submitted operation. */
-typedef struct op_run {
+/* An entry of the table: one submitted operation. */
+typedef struct inflight_op {
     far_session *session;
     far_op *op;
     far_out out;
-    far_scan_run *scan;
-    struct op_run *with; /* gets that are served together */
-    struct op_run *next; /* in the list that it stands in */
-} op_run;
+    far_scan_cursor *scan;
+    struct inflight_op *next_get; /* next get in the list of gets that one task serves */
+    struct inflight_op *next;     /* next entry in the list that contains this one */
+} inflight_op;
 
-typedef struct run_list {
-    op_run *first, *last;
-} run_list;
+typedef struct inflight_list {
+    inflight_op *first, *last;
+} inflight_list;
 
-struct far_op_runs {
-    op_run *free;
-    run_list done;       /* finished, not reaped */
-    run_list chunks;     /* scans whose pairs wait for the user's thread */
-    atomic_uint waiting; /* how many are in chunks: looked at from outside the session */
-    unsigned in_flight;  /* taken, not reaped */
-    unsigned done_count;
+/* The submitted operations of a session. Changed inside the session only. */
+struct far_op_table {
+    inflight_op *free;    /* unused entries */
+    inflight_list done;   /* entries of operations that have finished and that far_reap has not returned yet */
+    inflight_list chunks; /* scans with a filled chunk that a user thread must deliver */
+    atomic_uint waiting;  /* Number of entries in `chunks`. Atomic, because it is also read outside the session. */
+    unsigned in_flight;   /* number of operations accepted and not yet reaped */
+    unsigned done_count;  /* number of entries in `done` */
     far_failures failures;
-    unsigned target; /* far_reap waits for this many */
-    bool due;        /* there is something for it to do */
-    op_run runs[FAR_OPS_MAX];
+    unsigned target; /* number of finished operations that far_reap waits for */
+    /* true when far_reap has a reason to stop waiting: enough operations have finished, or a chunk is ready */
+    bool due;
+    inflight_op entries[FAR_OPS_MAX];
 };
 
 
-static void append(run_list *list, op_run *run) {
-    run->next = NULL;
+static void append_to_list(inflight_list *list, inflight_op *entry) {
+    entry->next = NULL;
     if (list->last)
-        list->last->next = run;
+        list->last->next = entry;
     else
-        list->first = run;
-    list->last = run;
+        list->first = entry;
+    list->last = entry;
 }
 
 
-static struct far_op_runs *get_runs(far_session *s) {
+/* Returns the table of the session, and allocates it at the first call. Returns NULL if there is no memory. */
+static struct far_op_table *get_table(far_session *s) {
     if (s->ops)
         return s->ops;
-    struct far_op_runs *runs = calloc(1, sizeof(*runs));
-    if (!runs)
+    struct far_op_table *table = calloc(1, sizeof(*table));
+    if (!table)
         return NULL;
-    far_failures_open(&runs->failures);
+    far_failures_open(&table->failures);
     for (unsigned i = FAR_OPS_MAX; i-- > 0;) {
-        runs->runs[i].session = s;
-        runs->runs[i].next = runs->free;
-        runs->free = &runs->runs[i];
+        table->entries[i].session = s;
+        table->entries[i].next = table->free;
+        table->free = &table->entries[i];
     }
-    return s->ops = runs;
+    return s->ops = table;
 }
 
 
-/* Codes that far_tell has words for need none of their own. */
-static void keep_words(struct far_op_runs *runs, const far_op *op, int result) {
+/* Stores the error message of a failed operation for far_op_error. The codes for which far_describe_error has a fixed
+ * text need no stored message. */
+static void store_failure_message(struct far_op_table *table, const far_op *op, int result) {
     if (result != FAR_ERR_NOT_FOUND && result != FAR_ERR_EXISTS && result != FAR_ERR_TOO_SMALL)
-        far_failures_keep(&runs->failures, op, far_last_error());
+        far_failures_add(&table->failures, op, far_last_error());
 }
 
 
@@ -79,265 +91,278 @@ const char *far_op_error(far_session *s, const far_op *op) {
     }
     if (op->result >= 0)
         return "";
-    const char *words = s->ops ? far_failures_words(&s->ops->failures, op) : "";
+    const char *words = s->ops ? far_failures_find(&s->ops->failures, op) : "";
     if (words[0])
         return words;
-    far_fail(op->result, "%s", far_strerror(op->result)); /* unless there are better words */
-    far_tell(s, op->result);
+    /* This message is used if neither far_describe_error nor the session has a better text. */
+    far_fail(op->result, "%s", far_strerror(op->result));
+    far_describe_error(s, op->result);
     return far_last_error();
 }
 
 
-/* The operation is over; the user's thread will take it. */
-static void finish(op_run *run, int64_t result) {
-    struct far_op_runs *runs = run->session->ops;
-    far_op *op = run->op;
+/* Moves the entry of a finished operation to the list `done`. */
+static void finish_op(inflight_op *entry, int64_t result) {
+    struct far_op_table *table = entry->session->ops;
+    far_op *op = entry->op;
     op->result = result > INT_MAX ? INT_MAX : (int)result;
     if (result < 0)
-        keep_words(runs, op, op->result);
-    if (run->scan)
-        far_scan_finish(run->scan);
-    run->scan = NULL;
-    append(&runs->done, run);
-    if (++runs->done_count >= runs->target)
-        runs->due = true;
+        store_failure_message(table, op, op->result);
+    if (entry->scan)
+        far_scan_free(entry->scan);
+    entry->scan = NULL;
+    append_to_list(&table->done, entry);
+    if (++table->done_count >= table->target)
+        table->due = true;
 }
 
 
-static void finish_used(op_run *run, int64_t result) {
-    far_index_unuse(run->op->index);
-    finish(run, result);
+static void release_index_and_finish(inflight_op *entry, int64_t result) {
+    far_index_unuse(entry->op->index);
+    finish_op(entry, result);
 }
 
 
-static far_op_request request_of(op_run *run) {
-    far_op *op = run->op;
-    return (far_op_request){op->kind, op->index, {op->key, op->key_len}, {op->value, op->value_len}, &run->out};
+static far_op_request request_from_op(inflight_op *entry) {
+    far_op *op = entry->op;
+    return (far_op_request){op->kind, op->index, {op->key, op->key_len}, {op->value, op->value_len}, &entry->out};
 }
 
 
-static void finish_get(op_run *run, int result) {
+static void finish_get_op(inflight_op *entry, int result) {
     if (result == FAR_OK || result == FAR_ERR_TOO_SMALL)
-        run->op->value_len = run->out.length;
-    finish_used(run, result);
+        entry->op->value_len = entry->out.length;
+    release_index_and_finish(entry, result);
 }
 
 
-static void run_op(far_task *t, void *arg) {
-    op_run *run = arg;
-    far_op_request r = request_of(run);
+static void run_op_task(far_task *t, void *arg) {
+    inflight_op *entry = arg;
+    far_op_request r = request_from_op(entry);
     int result = far_op_run(t, &r);
     if (r.kind == FAR_OP_GET)
-        finish_get(run, result);
+        finish_get_op(entry, result);
     else
-        finish_used(run, result);
+        release_index_and_finish(entry, result);
 }
 
 
-typedef struct gets {
+typedef struct get_batch {
     far_index *index;
     size_t count;
     far_bytes keys[GETS_TOGETHER];
     far_out *outs[GETS_TOGETHER];
-    far_out stored[GETS_TOGETHER]; /* with checksums: what is given is taken from there */
+    far_out stored[GETS_TOGETHER]; /* only with checksum=on: receives the stored values, which end with a hash */
     int results[GETS_TOGETHER];
-} gets;
+} get_batch;
 
 
-static int run_get_many(far_task *t, void *arg) {
-    gets *g = arg;
+static int call_get_many(far_task *t, void *arg) {
+    get_batch *g = arg;
     return g->index->kind->get_many(t, g->index, g->count, g->keys, g->outs, g->results);
 }
 
 
-static int make_room(far_task *t, gets *g) {
+static int prepare_checksum_buffers(far_task *t, get_batch *g) {
     int err = 0;
     for (size_t i = 0; i < g->count && err >= 0 && far_sum_bytes(g->index); i++) {
-        err = far_sum_room(t, g->outs[i], &g->stored[i]);
+        err = far_sum_prepare_buffer(t, g->outs[i], &g->stored[i]);
         g->outs[i] = &g->stored[i];
     }
     return err;
 }
 
 
-static void run_gets(far_task *t, void *arg) {
-    op_run *first = arg;
-    if (!first->with) {
-        run_op(t, first);
+/* Task function of a get. If further gets were added to its list before it began, runs all of them by `get_many`. A
+ * get that the kind cannot serve in this way (FAR_GET_ALONE) gets a separate task or, if there is none, runs at the
+ * end of this task. */
+static void run_get_batch_task(far_task *t, void *arg) {
+    inflight_op *first = arg;
+    if (!first->next_get) {
+        run_op_task(t, first);
         return;
     }
-    gets g = {.index = first->op->index};
-    for (op_run *run = first; run; run = run->with) {
-        g.keys[g.count] = (far_bytes){run->op->key, run->op->key_len};
-        g.outs[g.count] = &run->out;
+    get_batch g = {.index = first->op->index};
+    for (inflight_op *entry = first; entry; entry = entry->next_get) {
+        g.keys[g.count] = (far_bytes){entry->op->key, entry->op->key_len};
+        g.outs[g.count] = &entry->out;
         g.results[g.count++] = FAR_ERR_CORRUPT;
     }
-    far_name_task(t, FAR_OP_GET, g.index);
-    int err = make_room(t, &g);
+    far_label_task(t, FAR_OP_GET, g.index);
+    int err = prepare_checksum_buffers(t, &g);
     if (err >= 0)
-        err = far_run_pinned(t, run_get_many, &g);
+        err = far_run_pinned(t, call_get_many, &g);
     size_t i = 0;
-    op_run *last = NULL; /* those that found no room for a task */
-    for (op_run *run = first, *with; run; run = with, i++) {
-        with = run->with;
-        run->with = NULL;
+    inflight_op *last = NULL; /* list of gets that must run alone and for which there was no free task */
+    for (inflight_op *entry = first, *next_get; entry; entry = next_get, i++) {
+        next_get = entry->next_get;
+        entry->next_get = NULL;
         if (err < 0 || g.results[i] != FAR_GET_ALONE) {
             far_count_op(t, FAR_OP_GET, g.index, 1);
             int result = err < 0 ? err : g.results[i];
             if (err >= 0 && g.outs[i] == &g.stored[i])
-                result = far_sum_give(g.index, g.keys[i], &g.stored[i], result, &run->out);
-            finish_get(run, result);
-        } else if (!far_task_new(run->session, FAR_OP_GET, run_op, run)) {
-            run->with = last;
-            last = run;
+                result = far_sum_strip_value(g.index, g.keys[i], &g.stored[i], result, &entry->out);
+            finish_get_op(entry, result);
+        } else if (!far_task_new(entry->session, FAR_OP_GET, run_op_task, entry)) {
+            entry->next_get = last;
+            last = entry;
         }
     }
-    for (op_run *with; last; last = with) {
-        with = last->with;
-        run_op(t, last);
+    for (inflight_op *next_get; last; last = next_get) {
+        next_get = last->next_get;
+        run_op_task(t, last);
     }
 }
 
 
-static void run_scan_chunk(far_task *t, void *arg) {
-    op_run *run = arg;
-    struct far_op_runs *runs = run->session->ops;
-    int err = far_scan_run_chunk(t, run->scan);
+/* Task function of a scan. Fills one chunk, and puts the entry of the scan into `chunks`, or finishes the operation if
+ * there is no pair to deliver. */
+static void run_scan_chunk_task(far_task *t, void *arg) {
+    inflight_op *entry = arg;
+    struct far_op_table *table = entry->session->ops;
+    int err = far_scan_fill_chunk(t, entry->scan);
     if (err < 0) {
-        finish_used(run, err);
-    } else if (far_scan_is_over(run->scan)) {
-        finish_used(run, far_scan_given(run->scan));
+        release_index_and_finish(entry, err);
+    } else if (far_scan_is_over(entry->scan)) {
+        release_index_and_finish(entry, far_scan_pairs_delivered(entry->scan));
     } else {
-        far_index_unuse(run->op->index); /* until the next chunk */
-        append(&runs->chunks, run);
-        atomic_fetch_add_explicit(&runs->waiting, 1, memory_order_relaxed);
-        runs->due = true;
+        far_index_unuse(entry->op->index); /* The index is not in use until the next chunk is filled. */
+        append_to_list(&table->chunks, entry);
+        atomic_fetch_add_explicit(&table->waiting, 1, memory_order_relaxed);
+        table->due = true;
     }
 }
 
 
-static void finish_from_outside(far_session *s, op_run *run, int64_t result) {
+static void enter_and_finish_op(far_session *s, inflight_op *entry, int64_t result) {
     far_session_enter(s);
-    finish(run, result);
+    finish_op(entry, result);
     far_session_leave(s);
 }
 
 
-/* Gives one chunk to the user, outside the session, then starts the next. */
-static void deliver(far_session *s, op_run *run) {
-    while (!far_scan_deliver(run->scan)) {
-        far_index_use(run->op->index);
+/* Delivers a filled chunk to the user, outside the session, and starts a task for the next chunk. If there is no free
+ * task, fills the next chunk in this thread and delivers it, too. */
+static void deliver_scan_chunks(far_session *s, inflight_op *entry) {
+    while (!far_scan_deliver(entry->scan)) {
+        far_index_use(entry->op->index);
         far_session_enter(s);
-        far_task *t = far_task_new(s, FAR_OP_SCAN, run_scan_chunk, run);
+        far_task *t = far_task_new(s, FAR_OP_SCAN, run_scan_chunk_task, entry);
         far_session_leave(s);
         if (t)
             return;
-        int err = far_session_call(s, FAR_OP_SCAN, false, far_scan_run_chunk, run->scan); /* this one waits for room */
-        far_index_unuse(run->op->index);
+        /* Unlike far_task_new, far_session_call waits for a free task. */
+        int err = far_session_call(s, FAR_OP_SCAN, false, far_scan_fill_chunk, entry->scan);
+        far_index_unuse(entry->op->index);
         if (err < 0) {
-            finish_from_outside(s, run, err);
+            enter_and_finish_op(s, entry, err);
             return;
         }
     }
-    finish_from_outside(s, run, far_scan_given(run->scan));
+    enter_and_finish_op(s, entry, far_scan_pairs_delivered(entry->scan));
 }
 
 
-void far_ops_deliver(far_session *s) {
+void far_submitted_scans_deliver(far_session *s) {
     if (!s || !s->ops || atomic_load_explicit(&s->ops->waiting, memory_order_relaxed) == 0)
         return;
-    struct far_op_runs *runs = s->ops;
+    struct far_op_table *table = s->ops;
     far_session_enter(s);
-    op_run *run = runs->chunks.first;
-    runs->chunks = (run_list){0};
-    atomic_store_explicit(&runs->waiting, 0, memory_order_relaxed);
+    inflight_op *entry = table->chunks.first;
+    table->chunks = (inflight_list){0};
+    atomic_store_explicit(&table->waiting, 0, memory_order_relaxed);
     far_session_leave(s);
-    while (run) {
-        op_run *next = run->next;
-        deliver(s, run);
-        run = next;
+    while (entry) {
+        inflight_op *next = entry->next;
+        deliver_scan_chunks(s, entry);
+        entry = next;
     }
 }
 
 
-/* Submitting. */
+/* ---- Submitting ---- */
 
 typedef struct submission {
     far_session *session;
-    op_run *first, *last; /* gets of one index that are collected */
+    inflight_op *first, *last; /* the list of gets on one index that is being built; the next get may be added to it */
     size_t count;
 } submission;
 
 
-static bool join_gets(submission *sub, op_run *run) {
-    if (run->op->kind != FAR_OP_GET || !run->op->index->kind->get_many)
+/* Adds a get to the list of gets that the task of an earlier get will serve. Returns false if the get needs a task of
+ * its own. Such a get becomes the first of a new list. */
+static bool join_get_batch(submission *sub, inflight_op *entry) {
+    if (entry->op->kind != FAR_OP_GET || !entry->op->index->kind->get_many)
         return false;
-    if (!sub->first || sub->count == GETS_TOGETHER || sub->first->op->index != run->op->index) {
-        sub->first = sub->last = run; /* its task takes what comes until it runs */
+    if (!sub->first || sub->count == GETS_TOGETHER || sub->first->op->index != entry->op->index) {
+        /* The task of this get will also serve all gets that are added to the list before the task runs. */
+        sub->first = sub->last = entry;
         sub->count = 1;
         return false;
     }
-    sub->last->with = run;
-    sub->last = run;
+    sub->last->next_get = entry;
+    sub->last = entry;
     sub->count++;
     return true;
 }
 
 
-/* Starts a checked operation; false: no room for its task. */
-static bool start(submission *sub, op_run *run) {
-    far_op_kind kind = run->op->kind;
-    if (join_gets(sub, run))
+/* Starts an operation whose arguments were checked. Returns false if there is no free task. */
+static bool start_op_task(submission *sub, inflight_op *entry) {
+    far_op_kind kind = entry->op->kind;
+    if (join_get_batch(sub, entry))
         return true;
-    void (*how)(far_task *, void *) = kind == FAR_OP_SCAN ? run_scan_chunk : kind == FAR_OP_GET ? run_gets : run_op;
-    if (far_task_new(sub->session, kind, how, run))
+    void (*task_function)(far_task *, void *) = kind == FAR_OP_SCAN  ? run_scan_chunk_task
+                                                : kind == FAR_OP_GET ? run_get_batch_task
+                                                                     : run_op_task;
+    if (far_task_new(sub->session, kind, task_function, entry))
         return true;
-    if (sub->first == run)
+    if (sub->first == entry)
         sub->first = NULL;
     return false;
 }
 
 
-static int check_op(far_session *s, op_run *run) {
-    far_op *op = run->op;
-    far_op_request r = request_of(run);
+static int check_op_arguments(far_session *s, inflight_op *entry) {
+    far_op *op = entry->op;
+    far_op_request r = request_from_op(entry);
     if ((unsigned)op->kind > FAR_OP_SCAN)
-        return far_fail(FAR_ERR_INVALID, "kind: %d is no kind of operation", (int)op->kind);
+        return far_fail(FAR_ERR_INVALID, "kind: %d is not a kind of operation", (int)op->kind);
     if (op->kind != FAR_OP_SCAN)
         return far_op_check(s, &r);
     int err = far_check_index(s, op->index);
-    return err < 0 ? err : far_scan_begin(s, op->index, op, &run->scan);
+    return err < 0 ? err : far_scan_begin(s, op->index, op, &entry->scan);
 }
 
 
-/* Takes one operation; false: the session is full. */
-static bool take(submission *sub, far_op *op) {
+/* Accepts one operation. Returns false if the session cannot hold more operations. */
+static bool accept_op(submission *sub, far_op *op) {
     far_session *s = sub->session;
-    struct far_op_runs *runs = s->ops;
-    op_run *run = runs->free;
-    if (!run)
+    struct far_op_table *table = s->ops;
+    inflight_op *entry = table->free;
+    if (!entry)
         return false;
-    runs->free = run->next;
-    far_failures_forget(&runs->failures, op);
-    run->op = op;
-    run->out = (far_out){op->value, op->capacity, 0};
-    run->scan = NULL;
-    run->with = NULL;
-    int err = check_op(s, run);
-    runs->in_flight++;
+    table->free = entry->next;
+    far_failures_remove(&table->failures, op);
+    entry->op = op;
+    entry->out = (far_out){op->value, op->capacity, 0};
+    entry->scan = NULL;
+    entry->next_get = NULL;
+    int err = check_op_arguments(s, entry);
+    table->in_flight++;
     if (err < 0) {
-        finish(run, err);
+        finish_op(entry, err);
         return true;
     }
     far_index_use(op->index);
-    if (start(sub, run))
+    if (start_op_task(sub, entry))
         return true;
     far_index_unuse(op->index);
-    if (run->scan)
-        far_scan_finish(run->scan);
-    runs->in_flight--;
-    run->next = runs->free;
-    runs->free = run;
+    if (entry->scan)
+        far_scan_free(entry->scan);
+    table->in_flight--;
+    entry->next = table->free;
+    table->free = entry;
     return false;
 }
 
@@ -355,16 +380,17 @@ int far_submit(far_session *s, far_op *ops[], size_t count) {
     if (err >= 0) {
         submission sub = {.session = s};
         far_session_enter(s);
-        if (get_runs(s))
-            while ((size_t)taken < count && take(&sub, ops[taken]))
+        if (get_table(s))
+            while ((size_t)taken < count && accept_op(&sub, ops[taken]))
                 taken++;
         if (!s->ops || (count && s->ops->in_flight == 0))
             err = far_fail(FAR_ERR_NO_MEMORY, "no memory for operations in flight");
         far_session_step(s);
         far_session_leave(s);
-        far_ops_deliver(s);
+        far_submitted_scans_deliver(s);
         bool under_way = atomic_load_explicit(&s->active, memory_order_seq_cst) > 0;
-        if (under_way && atomic_load_explicit(&s->pool->resting, memory_order_seq_cst)) /* housekeeping drives it */
+        /* The housekeeping thread must drive the operations if this thread does not call the library again soon. */
+        if (under_way && atomic_load_explicit(&s->pool->resting, memory_order_seq_cst))
             far_pool_wake(s->pool);
     }
     far_call_leave(s);
@@ -372,25 +398,25 @@ int far_submit(far_session *s, far_op *ops[], size_t count) {
 }
 
 
-/* Reaping. */
+/* ---- Reaping ---- */
 
-static size_t smaller(size_t a, size_t b) {
+static size_t smaller_of(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
 
-/* Until `target` operations are done; the chunks of scans are delivered meanwhile. */
+/* Waits until `target` operations have finished. Delivers chunks of scans while it waits. */
 static void wait_for_done(far_session *s, size_t target) {
-    struct far_op_runs *runs = s->ops;
+    struct far_op_table *table = s->ops;
     far_session_enter(s);
     far_session_step(s);
     for (;;) {
-        runs->target = (unsigned)target;
-        runs->due = runs->done_count >= target || runs->chunks.first;
-        far_session_run_until(s, &runs->due);
-        bool enough = runs->done_count >= target;
+        table->target = (unsigned)target;
+        table->due = table->done_count >= target || table->chunks.first;
+        far_session_run_until(s, &table->due);
+        bool enough = table->done_count >= target;
         far_session_leave(s);
-        far_ops_deliver(s);
+        far_submitted_scans_deliver(s);
         if (enough)
             return;
         far_session_enter(s);
@@ -406,20 +432,20 @@ int far_reap(far_session *s, far_op *done[], size_t max, size_t wait_for) {
         err = far_fail(FAR_ERR_INVALID, "done: is NULL");
     int count = 0;
     if (err >= 0 && s->ops) {
-        struct far_op_runs *runs = s->ops;
-        wait_for_done(s, smaller(smaller(wait_for, max), runs->in_flight));
+        struct far_op_table *table = s->ops;
+        wait_for_done(s, smaller_of(smaller_of(wait_for, max), table->in_flight));
         far_session_enter(s);
-        while ((size_t)count < max && runs->done.first) {
-            op_run *run = runs->done.first;
-            runs->done.first = run->next;
-            if (!run->next)
-                runs->done.last = NULL;
-            done[count++] = run->op;
-            assert(runs->done_count > 0 && runs->done_count <= runs->in_flight);
-            runs->done_count--;
-            runs->in_flight--;
-            run->next = runs->free;
-            runs->free = run;
+        while ((size_t)count < max && table->done.first) {
+            inflight_op *entry = table->done.first;
+            table->done.first = entry->next;
+            if (!entry->next)
+                table->done.last = NULL;
+            done[count++] = entry->op;
+            assert(table->done_count > 0 && table->done_count <= table->in_flight);
+            table->done_count--;
+            table->in_flight--;
+            entry->next = table->free;
+            table->free = entry;
         }
         far_session_leave(s);
     }
@@ -428,11 +454,11 @@ int far_reap(far_session *s, far_op *done[], size_t max, size_t wait_for) {
 }
 
 
-void far_ops_free(far_session *s) {
+void far_submitted_ops_free(far_session *s) {
     if (!s->ops)
         return;
-    for (op_run *run = s->ops->chunks.first; run; run = run->next)
-        far_scan_finish(run->scan);
+    for (inflight_op *entry = s->ops->chunks.first; entry; entry = entry->next)
+        far_scan_free(entry->scan);
     far_failures_close(&s->ops->failures);
     free(s->ops);
     s->ops = NULL;

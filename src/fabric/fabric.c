@@ -1,4 +1,4 @@
-/* Which fabric a URI names, and where its memory lies. */
+/* Opens the fabric that a URI names, by its scheme, and finds the NUMA nodes of its memory. */
 #include "fabric/fabric.h"
 #include "base/error.h"
 #include "base/numa.h"
@@ -12,7 +12,8 @@ atomic_bool far_is_simulated;
 static const struct {
     const char *prefix;
     int (*open)(const char *rest, far_fabric **fabric);
-    int (*open_existing)(const char *rest, far_fabric **fabric); /* NULL: open makes nothing that stays */
+    /* like `open`, but creates no memory that would outlive the process; NULL: `open` creates no such memory either */
+    int (*open_existing)(const char *rest, far_fabric **fabric);
 } fabrics[] = {
     {"local:", far_local_open, NULL},
     {"shm:", far_shm_open, far_shm_open_existing},
@@ -37,7 +38,8 @@ static int open_uri(const char *uri, bool existing, far_fabric **fabric) {
 }
 
 
-static void find_mapped(const far_fabric *fabric, unsigned node, const uint64_t *offsets, unsigned count, int *numa) {
+static void find_numa_of_mapped(const far_fabric *fabric, unsigned node, const uint64_t *offsets, unsigned count,
+                                int *numa) {
     for (unsigned i = 0; i < count; i++) {
         void *page = fabric->memory ? fabric->memory[node] + offsets[i] : NULL;
         numa[i] = FAR_NUMA_UNKNOWN;
@@ -50,7 +52,7 @@ static void find_mapped(const far_fabric *fabric, unsigned node, const uint64_t 
 int far_fabric_places(far_fabric *fabric, unsigned node, const uint64_t *offsets, unsigned count, int *numa) {
     if (fabric->ops->places)
         return fabric->ops->places(fabric, node, offsets, count, numa);
-    find_mapped(fabric, node, offsets, count, numa);
+    find_numa_of_mapped(fabric, node, offsets, count, numa);
     return 0;
 }
 

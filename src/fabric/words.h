@@ -1,7 +1,9 @@
-/* Verbs on memory that this process has mapped, for the fabrics `local` and `shm`: word by word with C11 atomics, or by
- * aligned pairs of words where the processor moves them as one, never memcpy. Loads and read-modify-writes are seq_cst,
- * stores release in rising order, and a full fence stands after every WRITE, because a store buffer would let a later READ
- * overtake it and hide a finished WRITE. Words are lock-free, so all this holds between processes too. */
+/* Runs verbs on memory that is mapped into this process, for the fabrics `local` and `shm`. Data is copied word by word
+ * with C11 atomics, or by aligned pairs of words where the processor moves a pair atomically; memcpy is never used on
+ * shared memory. Loads and read-modify-writes are sequentially consistent. The stores of a WRITE are releases in the
+ * order of rising addresses, and a full fence follows them: without it, a later READ could overtake stores that are
+ * still in the store buffer, and a completed WRITE would not yet be visible to other clients. Atomics of one word are
+ * lock-free, so these rules hold between processes too. */
 #ifndef FAR_FABRIC_WORDS_H
 #define FAR_FABRIC_WORDS_H
 
@@ -22,7 +24,8 @@ typedef uint64_t far_word_pair __attribute__((vector_size(16)));
 
 static inline void far_words_fence(atomic_uint *fence_word) {
 #if FAR_TSAN
-    atomic_fetch_add_explicit(fence_word, 1, memory_order_seq_cst); /* the thread sanitizer knows no fences */
+    /* a read-modify-write instead of a fence, because the thread sanitizer does not model fences */
+    atomic_fetch_add_explicit(fence_word, 1, memory_order_seq_cst);
 #else
     (void)fence_word;
     atomic_thread_fence(memory_order_seq_cst);
@@ -37,8 +40,9 @@ static inline void far_words_store(_Atomic uint64_t *to, const char *from) {
 }
 
 
-/* Whether aligned 16 bytes are read and written as one: Intel and AMD promise it of aligned moves, for processors with
- * AVX. All who map a memory node are on one host, so all of them do it or none. */
+/* Returns true if aligned pairs of words (16 bytes) are read and written atomically. Intel and AMD guarantee that for
+ * aligned moves on processors with AVX. All processes that map a memory node run on one host, so they all get the same
+ * answer. */
 static inline bool far_words_are_paired(void) {
 #if defined(__x86_64__) && !FAR_TSAN
     return __builtin_cpu_supports("avx");
@@ -62,9 +66,10 @@ static inline void far_words_load(const _Atomic uint64_t *from, char *to) {
 }
 
 
-/* paired: the address is aligned, and the two words are of one moment. Else these are two loads, the first one first; by
- * themselves compilers go by way of other registers then, which is half of the instructions of a READ. (On this processor
- * an aligned load is sequentially consistent.) */
+/* Loads two words. With `paired`, the address is aligned to 16 bytes, and one instruction loads both words at the same
+ * instant; on x86 such an aligned load is sequentially consistent. Otherwise two loads are made, the first word first.
+ * The loads are written in assembler, because compilers move each word through a general register, which doubles the
+ * instructions of a READ. */
 static inline __attribute__((always_inline)) void far_words_load_pair(const _Atomic uint64_t *from, char *to,
                                                                       bool paired) {
 #if defined(__x86_64__) && !FAR_TSAN
@@ -98,15 +103,15 @@ static inline __attribute__((always_inline)) void far_words_store_pair(_Atomic u
 }
 
 
-/* By lines and with few stores: those that wait for a cache miss block all later ones, and so the overlap with the next
- * READ. */
+/* Copies whole cache lines with as few stores as possible. A store that waits for a cache miss blocks all later stores,
+ * and then the copy could not overlap with the next READ. */
 static inline __attribute__((always_inline)) void far_words_read_pairs(const _Atomic uint64_t *from, char *to,
                                                                        size_t words, bool paired) {
     for (size_t left = words / FAR_MANY_WORDS; left > 0; left--, from += FAR_MANY_WORDS, to += 8 * FAR_MANY_WORDS) {
 #pragma GCC unroll 16
         for (int i = 0; i < FAR_MANY_WORDS; i += 2)
             far_words_load_pair(from + i, to + 8 * i, paired);
-        __asm__("" : "+r"(from), "+r"(to)); /* gcc would work out a second time where the loop ends */
+        __asm__("" : "+r"(from), "+r"(to)); /* keeps gcc from computing the end of the loop a second time */
     }
     for (size_t lines = words % FAR_MANY_WORDS / FAR_LINE_WORDS; lines > 0;
          lines--, from += FAR_LINE_WORDS, to += 8 * FAR_LINE_WORDS) {
@@ -136,7 +141,7 @@ static inline __attribute__((always_inline)) void far_words_write_pairs(_Atomic 
     for (; words >= 4; words -= 4, to += 4, from += 32) {
         far_words_store_pair(to, from, paired);
         far_words_store_pair(to + 2, from + 16, paired);
-        __asm__("" : "+r"(from), "+r"(to)); /* as above */
+        __asm__("" : "+r"(from), "+r"(to)); /* keeps gcc from computing the end of the loop a second time */
     }
     if (words & 2) {
         far_words_store_pair(to, from, paired);
@@ -148,8 +153,8 @@ static inline __attribute__((always_inline)) void far_words_write_pairs(_Atomic 
 }
 
 
-/* Whether the first word is the second half of a pair. */
-static inline bool far_words_begin_within_pair(const _Atomic uint64_t *words) {
+/* Returns true if the first word is the second half of an aligned pair. */
+static inline bool far_words_start_in_mid_pair(const _Atomic uint64_t *words) {
     return (uintptr_t)words % 16 != 0;
 }
 
@@ -159,7 +164,7 @@ static inline __attribute__((always_inline)) void far_words_read(const _Atomic u
         far_words_read_pairs(from, to, words, false);
         return;
     }
-    if (far_words_begin_within_pair(from)) {
+    if (far_words_start_in_mid_pair(from)) {
         far_words_load(from++, to);
         to += 8;
         words--;
@@ -173,7 +178,7 @@ static inline void far_words_write(_Atomic uint64_t *to, const char *from, size_
         far_words_write_pairs(to, from, words, false);
         return;
     }
-    if (far_words_begin_within_pair(to)) {
+    if (far_words_start_in_mid_pair(to)) {
         far_words_store(to++, from);
         from += 8;
         words--;
@@ -199,7 +204,7 @@ static inline uint64_t far_words_masked_cas(_Atomic uint64_t *word, const far_ve
 }
 
 
-/* Runs a verb on the words of a memory node that begin at `word`. */
+/* Runs one verb on the words of a memory node that begin at `word`. */
 static inline void far_words_run(_Atomic uint64_t *word, far_verb *verb, atomic_uint *fence_word) {
     uint64_t old;
     if (verb->kind == FAR_READ) {
@@ -230,8 +235,8 @@ static inline _Atomic uint64_t *far_words_at(char *const *memory, far_addr addr)
 }
 
 
-/* Runs a batch of a connection that is not fenced. */
-static inline void far_words_run_all(far_conn *conn, far_batch *batch) {
+/* Runs all verbs of a batch. The caller has checked that the connection is not fenced. */
+static inline void far_words_run_batch(far_conn *conn, far_batch *batch) {
     char *const *memory = conn->fabric->memory;
     far_verb *end = batch->verbs + batch->count;
     for (far_verb *verb = batch->verbs; verb < end; verb++)

@@ -1,16 +1,16 @@
-/* What index code uses beside the pool: giving results, background work, and the list of kinds. What a kind supplies is
- * in pool/kind.h; README.md beside this file shows how to write one; toy/ is the example.
+/* The interface of index code besides the pool: giving results, background work, and the list of kinds. pool/kind.h
+ * defines what a kind supplies, README.md in this folder explains how to write one, and toy/ is an example.
  *
- * Operations run as tasks (task/task.h) that are already pinned; they are straight-line code that returns 0 or an
- * error. Keys and values were checked against the index's limits before. A result that says "nothing was changed" must
- * be true. */
+ * Operations run as tasks (task/task.h) that already have a pin. They are straight-line code that returns 0 or an
+ * error. Keys and values have been checked against the index's limits. A result which means that nothing was changed
+ * must be true. */
 #ifndef FAR_INDEX_INDEX_H
 #define FAR_INDEX_INDEX_H
 
 #include "pool/kind.h"
 
 
-static inline int far_out_give(far_out *out, const void *value, size_t length) { /* 0 or FAR_ERR_TOO_SMALL */
+static inline int far_out_give(far_out *out, const void *value, size_t length) { /* returns 0 or FAR_ERR_TOO_SMALL */
     out->length = length;
     if (length > out->capacity)
         return FAR_ERR_TOO_SMALL;
@@ -19,22 +19,23 @@ static inline int far_out_give(far_out *out, const void *value, size_t length) {
 }
 
 
-int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value); /* 0: go on; 1: enough; negative: error */
+/* 0: continue; 1: the chunk is complete; negative: an error */
+int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value);
 
-/* The keys of an index without order, for those who want all of it. Every key that is there throughout is given, one
- * that moves meanwhile perhaps twice. give: pinned or not; rest: unpinned, between slices; not 0: stop, and return
- * that. */
+/* Listing the keys of an index without order. Every key that is present throughout must be given; a key that moves
+ * meanwhile may be given twice. Index code calls far_keys_give for each key, with or without a pin, and far_keys_throttle
+ * without a pin between slices. If one of them returns a value other than 0, it stops and returns that value. */
 int far_keys_give(far_keys *keys, far_bytes key);
-int far_keys_rest(far_task *t, far_keys *keys);
+int far_keys_throttle(far_task *t, far_keys *keys);
 
-/* far_spawn for work on an index: it is not closed before that ends. False: too many tasks; do without, or do it now.
- */
+/* As far_spawn, for work on an index, which stays open until the work ends. Returns false if there are too many tasks;
+ * then the caller does the work now, or leaves it out. */
 bool far_index_spawn(far_task *t, far_index *index, void (*run)(far_task *t, far_index *index, void *arg),
                      const void *arg, size_t bytes);
 
-/* All kinds of this build, NULL-terminated: the toy map first, hidden once there is another. */
+/* All kinds of this build, NULL-terminated. The toy map is the first one. */
 extern const far_index_kind *const far_index_kinds[];
 const far_index_kind *far_index_kind_named(const char *name);
-bool far_index_kind_shown(const far_index_kind *kind); /* by far_kinds */
+bool far_index_kind_shown(const far_index_kind *kind); /* whether far_kinds lists the kind */
 
 #endif

@@ -1,4 +1,4 @@
-/* The kinds of this build. A new kind is one line here. */
+/* The list of kinds in this build. A new kind is two lines here: its declaration and its entry in the list. */
 #include "index/index.h"
 
 extern const far_index_kind far_toy_kind;
@@ -18,7 +18,7 @@ const far_index_kind *far_index_kind_named(const char *name) {
 }
 
 
-/* The toy map is shown as long as there is nothing better. */
+/* Hidden kinds, such as the toy map, are listed only if there are no others. */
 bool far_index_kind_shown(const far_index_kind *kind) {
     bool any = false;
     for (unsigned i = 0; far_index_kinds[i]; i++)

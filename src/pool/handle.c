@@ -1,7 +1,8 @@
-/* The handle of a pool: what lives as long as anybody refers to it. */
+/* Reference count of a pool handle and the iteration over its open indexes (handle.h). client/handle.c opens and closes
+ * handles; this file frees one when its last session and index are closed. */
 #include "pool/handle.h"
 #include "base/budget.h"
-#include "pool/store.h"
+#include "pool/alloc/store.h"
 
 #include <assert.h>
 #include <stdlib.h>

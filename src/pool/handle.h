@@ -1,100 +1,134 @@
-/* A pool handle: one compute node. It owns the fabric, the sessions, the open indexes, the caches' budget, the RDWC and
- * latch tables, and the housekeeping. */
+/* A pool handle (`far_pool`): one open pool in one process. Users call it a compute node. It owns the connection to the
+ * memory nodes, the sessions, the list of open indexes, the memory budget of the caches and the housekeeping state.
+ * handle.c manages its reference count; client/handle.c opens and closes it. This header also contains the fast path
+ * that takes a pin, because every operation inlines it. */
 #ifndef FAR_POOL_HANDLE_H
 #define FAR_POOL_HANDLE_H
 
-#include "pool/clients.h"
-#include "pool/epoch.h"
+#include "pool/epoch/epoch.h"
+#include "pool/format/clients.h"
+#include "pool/format/superblock.h"
 #include "pool/kind.h"
-#include "pool/superblock.h"
 #include "task/session.h"
 
-struct far_budget; /* base/budget.h */
-struct far_rdwc;   /* index/rdwc.h */
-struct far_store;  /* pool/store.h: what it holds of far memory */
+struct far_budget; /* memory budget shared by the caches (base/budget.h) */
+struct far_rdwc;   /* read delegation and write combining (index/common/rdwc.h) */
+struct far_store;  /* blocks and free objects of this handle (pool/alloc/store.h) */
 
-/* What tasks of the handle do one at a time, first come, first served (task/latch.h): named by words of the superblock,
- * at which no index has a lock. */
-#define FAR_LATCH_SHORTAGE   far_addr_make(0, FAR_SUPER_EPOCH)   /* operations that found no memory (shortage.c) */
-#define FAR_LATCH_STORE      far_addr_make(0, FAR_SUPER_REQUEST) /* work on blocks and slabs (far_store_enter) */
-#define FAR_LATCH_OPEN_TABLE far_addr_make(0, FAR_SUPER_CATALOG) /* changes of what is open (open_table.c) */
+/* Latches that serialize tasks of one handle, in first-come-first-served order (task/latch.h). A latch is named by a
+ * far address. The latches below use addresses of superblock words, because no index has a lock at such an address. */
+/* held by the operation that searches for memory (alloc/out_of_memory.c) */
+#define FAR_LATCH_OUT_OF_MEMORY far_addr_make(0, FAR_SUPER_EPOCH)
+/* held by the task that changes blocks and slabs (far_store_enter) */
+#define FAR_LATCH_STORE far_addr_make(0, FAR_SUPER_REQUEST)
+/* held by the task that changes the table of open indexes */
+#define FAR_LATCH_OPEN_TABLE far_addr_make(0, FAR_SUPER_CATALOG)
 
-#define FAR_OPEN_TABLE_MAX 368 /* indexes that a handle can have open; with its bulletin they fill 4 KiB */
+/* number of indexes that one handle can have open; table and status record together fill 4 KiB */
+#define FAR_OPEN_TABLE_MAX 368
 
-typedef struct far_open_table {         /* pool/open_table.c: the handle's table of open indexes */
-    far_addr table;                     /* 0: none yet */
-    far_addr made;                      /* the last one that was made: its address may not be there */
-    uint64_t words[FAR_OPEN_TABLE_MAX]; /* what they are to be */
-    atomic_bool unsure;                 /* a WRITE failed: far memory may not say so yet */
+/* The handle's own copy of its table of open indexes in far memory (pool/catalog/open_table.c). */
+typedef struct far_open_table {
+    far_addr table;   /* address of the table in far memory; 0 before it exists */
+    far_addr created; /* address of the table created last; its registration in the client registry may have failed */
+    uint64_t words[FAR_OPEN_TABLE_MAX]; /* what each slot of the table should contain */
+    /* true after a failed WRITE of the table; far memory may then differ from `words`, and the WRITE may still take
+     * effect */
+    atomic_bool write_unconfirmed;
 } far_open_table;
 
 
-/* What a handle tells of itself, for those who watch the pool: written now and then by its housekeeping, behind its
- * table of open indexes; nobody relies on it. Sums over all its sessions, also those that were closed. */
-typedef struct far_bulletin {
-    uint64_t process; /* 0: it has told nothing yet */
-    uint64_t told;    /* how often it has */
+/* Status record: statistics that a handle publishes for observers such as `farindex top`. Housekeeping writes it from
+ * time to time after the table of open indexes; no protocol reads it. The numbers are sums over all sessions of the
+ * handle, including closed ones. */
+typedef struct far_status_record {
+    uint64_t process; /* process id; 0 until the record is written for the first time */
+    uint64_t told;    /* number of times that the status record was written */
     char host[FAR_HOST_MAX + 1], command[FAR_COMMAND_MAX + 1];
     uint64_t ops[FAR_OP_SCAN + 1], round_trips, verbs, retries, bytes_read, bytes_written, cache_hits, cache_misses,
         merged;
     uint64_t unused[4];
     far_index_ops indexes[FAR_COUNTED_INDEXES];
-} far_bulletin;
+} far_status_record;
 
-_Static_assert(sizeof(far_bulletin) == (512 - FAR_OPEN_TABLE_MAX) * 8, "the table has the size of few pages");
+_Static_assert(sizeof(far_status_record) == (512 - FAR_OPEN_TABLE_MAX) * 8, "the table has the size of few pages");
 
 struct far_pool {
+    /* ---- Set when the pool is opened ---- */
     far_fabric *fabric;
     far_geometry geometry;
     far_pool_options options;
-    atomic_uint refuted; /* bits of pool/refuted.h: what this handle has given up */
+    /* guarantees of the fabric that this handle no longer uses (bits of pool/format/fabric_record.h) */
+    atomic_uint refuted;
 
-    far_team team;                      /* its sessions */
-    const far_index_kind *const *kinds; /* that this build has; ends with NULL */
+    far_session_list team;                      /* session list of the handle */
+    const far_index_kind *const *kinds; /* index kinds of this build; ends with NULL */
 
-    pthread_mutex_t lock; /* the list and counts below; never held across a switch or a wait */
+    /* ---- Open indexes and the life of the handle ---- */
+    /* protects the list of indexes, their counts of openers, and `references`; never held across a task switch or a
+     * wait */
+    pthread_mutex_t lock;
     far_index *indexes;
     far_open_table open_table;
-    atomic_uint drop_marks; /* given out (catalog.c) */
-    unsigned references;    /* open sessions, indexes and the handle itself: the last one frees */
-    unsigned forks;         /* of this process when it was opened: at another count this is a forked child's copy */
-    atomic_bool closed;     /* far_pool_close was called */
-    atomic_bool finished;   /* ... and has given back everything but memory of this process */
-    atomic_uint calls;      /* in progress: those that take the pool; calls of sessions are counted there */
-    atomic_uint waiters;    /* closes of what was open through it, which wait until it is finished */
+    /* number of drop marks that this handle has issued; makes each mark unique (catalog/catalog.c) */
+    atomic_uint drop_marks_issued;
+    /* number of open sessions and indexes, plus one for the handle until it is closed; the last release frees it */
+    unsigned references;
+    /* fork count of the process when the pool was opened; a different count reveals the copy in a forked child */
+    unsigned forks;
+    atomic_bool closed; /* true after far_pool_close was called */
+    /* true after the closing handle has released all its far memory and sessions; only local memory remains */
+    atomic_bool finished;
+    /* number of API calls in progress that take the pool; calls that take a session are counted in that session */
+    atomic_uint calls;
+    atomic_uint waiters; /* number of late close calls (of sessions or indexes) that wait until `finished` is true */
 
-    far_thread *housekeeper; /* NULL with the option no_thread */
-    far_parker parker;       /* wakes housekeeping */
-    atomic_bool stopping;
-    atomic_int polling;     /* a slice of housekeeping is running */
-    atomic_bool collecting; /* a task of it frees what belongs to dropped indexes (unlisted.c) */
-    bool sweeping;          /* housekeeping's own, as all of these: a sweep is running */
-    unsigned sweep_failures;
-    uint64_t sweep_at; /* when the next sweep is due, if one is wanted; 0: not yet known */
-    uint64_t next_look, next_check;
-    uint64_t calm_epoch;   /* as the last slice saw it */
-    unsigned calm_slices;  /* that found nothing to do, in a row */
-    atomic_bool resting;   /* housekeeping pauses for longer than a tick: whoever leaves it work wakes it */
-    bool listens;          /* the fabric tells it of deaths */
-    atomic_bool restless;  /* asleep, and something is still to be done */
-    unsigned check_cursor; /* the registry entry whose life is checked next */
+    /* ---- Housekeeping (client/housekeeping.c). Only housekeeping accesses the fields without an atomic type. ---- */
+    far_thread *housekeeper; /* housekeeping thread; NULL if the option no_thread is set */
+    far_parker parker;       /* parks and wakes the housekeeping thread */
+    atomic_bool stopping;    /* true when the handle is being closed and housekeeping must end */
+    atomic_int polling;      /* 1 while a slice of housekeeping runs */
+    atomic_bool collecting;  /* true while a task frees memory of dropped indexes (gc/dropped.c) */
+    bool sweeping;           /* true while this handle runs a collection */
+    unsigned sweep_failures; /* number of collections of this handle in a row that ended with an error */
+    uint64_t sweep_at;       /* time at which the next collection may start; 0 until one is needed */
+    /* time at which a quiescent handle next reads the words of the superblock that housekeeping polls */
+    uint64_t next_look;
+    uint64_t next_check;     /* time at which housekeeping next checks the liveness of some registry entries */
+    uint64_t idle_epoch;     /* epoch that the previous slice of housekeeping observed */
+    unsigned idle_slices; /* number of consecutive slices that found no work; makes the pause between slices longer */
+    /* true while housekeeping pauses for more than one tick; a thread that submits work then wakes it */
+    atomic_bool resting;
+    bool listens; /* true after the handle subscribed to the fabric's failure notifications */
+    /* true while a quiescent handle has work pending, so housekeeping must not sleep without a time limit */
+    atomic_bool has_work_when_quiescent;
+    unsigned check_cursor; /* id of the registry entry that was last checked for liveness */
 
-    far_bulletin bulletin; /* under the lock */
-    bool bulletin_changed; /* under the lock: since it was last told */
-    uint64_t next_bulletin;
-    far_pool_usage full_usage; /* under the lock, both: as it was when an operation last found the pool full */
-    uint64_t next_full_look;
+    /* ---- Statistics for observers (client/status.c, client/full.c) ---- */
+    far_status_record bulletin; /* the next status record to publish; protected by `lock` */
+    bool status_changed; /* true if `bulletin` changed since it was last written to far memory; protected by `lock` */
+    uint64_t next_status_write; /* time of the next write of the status record */
+    /* Memory usage of the pool when an operation last found the pool full. This field and `next_full_look` are
+     * protected by `lock`. */
+    far_pool_usage full_usage;
+    uint64_t next_full_look; /* time before which `full_usage` is not measured again */
 
+    /* ---- Parts of the handle, each owned by the file that defines its type ---- */
     far_epochs epochs;
     struct far_store *store;
     struct far_budget *budget;
     struct far_rdwc *rdwc;
 };
 
-int far_pin_take_slowly(far_task *t); /* epoch.c: the task rests or is patient first, or the handle sleeps */
+/* Slow path of far_pin_take (epoch/epoch.c), for a task that is throttled or has retried often, and for a quiescent
+ * handle. Returns 0 or an error. */
+int far_pin_take_slow(far_task *t);
 
 
-/* False: the epoch has moved on, and no pin was taken. */
+/* Takes a pin at `epoch`. Returns false, without a pin, if the handle has entered another epoch in the meantime. The
+ * pin is counted before `current` is read again, and both accesses are sequentially consistent. Therefore either the
+ * task that changes the handle's epoch observes the count, or this function observes the new epoch and undoes the
+ * count. */
 static inline bool far_pin_at(far_task *t, uint64_t epoch) {
     far_session *s = t->session;
     far_pin_count(t, epoch);
@@ -108,28 +142,30 @@ static inline bool far_pin_at(far_task *t, uint64_t epoch) {
 }
 
 
-/* far_pin_take (pool/epoch.h), for the way of every operation. */
+/* Does the same as far_pin_take (pool/epoch/epoch.h), inlined into the path of every operation. */
 static inline int far_pin_take_inline(far_task *t) {
     uint64_t epoch = atomic_load_explicit(&t->session->pool->epochs.current, memory_order_seq_cst);
     if (t->pin.epoch != 0)
         return 0;
     bool waits = t->session->lost || t->rest_since || t->patience || epoch == 0;
-    return waits || !far_pin_at(t, epoch) ? far_pin_take_slowly(t) : 0;
+    return waits || !far_pin_at(t, epoch) ? far_pin_take_slow(t) : 0;
 }
 
 
 const far_geometry *far_geometry_of(const far_task *t);
 
-/* A session of the handle with a connection, not yet registered with the pool. */
+/* Connects a new session of the handle. The caller still has to register it with the pool (far_client_register). */
 int far_pool_session_new(far_pool *pool, far_session **session);
 
-void far_pool_wake(far_pool *pool); /* its housekeeping, if that sleeps */
+void far_pool_wake(far_pool *pool); /* wakes the housekeeping thread if it sleeps */
 
-/* The open indexes one by one in the order of their uids (from NULL on): the one given counts as in use until the next is
- * asked for, so a close waits for that. NULL: no more. */
+/* Iterates over the open indexes in the order of their uids. The first call has NULL as `previous`, each later call the
+ * previous result. Returns NULL after the last index. The returned index counts as in use until the next call, so a
+ * concurrent close of the index waits for that call. */
 far_index *far_pool_use_index(far_pool *pool, far_index *previous);
 
-void far_pool_reference(far_pool *pool); /* an open index holds the handle's memory until it is closed */
-void far_pool_release(far_pool *pool);   /* the last one frees it */
+/* keeps the handle's local memory allocated; every open session and index holds one reference */
+void far_pool_reference(far_pool *pool);
+void far_pool_release(far_pool *pool); /* drops a reference to the handle; the last call frees the handle */
 
 #endif

@@ -1,4 +1,4 @@
-/* Open indexes as the pool counts their users, and kinds by name. */
+/* Use counts of open indexes, and the lookup of a kind by name (kind.h). */
 #include "pool/kind.h"
 #include "pool/handle.h"
 

@@ -1,155 +1,193 @@
-/* What the pool knows of an index: the record of one that is open, and what its kind supplies. The kinds themselves
- * stand above the pool (index/); it gets to know them when it is opened. */
+/* The interface between the pool and an index: the open index object (`far_index`), and the functions that an index
+ * kind supplies (`far_index_kind`). The kinds are implemented in index/, above the pool; the pool receives their list
+ * when it is opened and calls them only through this interface. */
 #ifndef FAR_POOL_KIND_H
 #define FAR_POOL_KIND_H
 
 #include "base/bytes.h"
 #include "farindex.h"
-#include "pool/alloc.h"
-#include "pool/sweep.h"
+#include "pool/alloc/alloc.h"
+#include "pool/gc/collect.h"
 #include "task/task.h"
 
-/* Where the value of a get goes. */
+/* Destination of the value that a get returns. */
 typedef struct far_out {
     void *buffer;
     size_t capacity;
-    size_t length; /* set by far_out_give, also when the buffer is too small */
+    size_t length; /* length of the value; set by far_out_give even if `buffer` is too small */
 } far_out;
 
-/* One chunk of a scan: the kind gives pairs in rising order, beginning at the first key >= from (> from when after is
- * set), until far_scan_give says stop (1), `to` is reached, or there are no more keys: then it returns 0 and, if the
- * end was reached, sets end. The runtime asks again from the last key given, under a new pin. */
+/* One chunk of a scan. The kind delivers pairs in ascending key order, starting at the first key >= `from` (> `from` if
+ * `after` is set), until far_scan_give returns 1 (stop), the key `to` is reached, or no more keys exist. Then it
+ * returns 0, and sets `end` if no further pair can follow. The runtime calls the kind again from the last delivered
+ * key, under a new pin. */
 typedef struct far_scan_chunk {
     far_bytes from;
-    bool after; /* from itself is excluded */
+    bool after; /* true if `from` itself is excluded from the scan */
     bool bounded;
-    far_bytes to;  /* excluded; if bounded */
-    size_t wanted; /* pairs still wanted by the caller: a hint how far to look ahead */
-    bool end;      /* out: no key beyond what was given */
+    far_bytes to;  /* upper bound of the keys, excluded from the scan; valid if `bounded` */
+    size_t wanted; /* number of pairs that the caller still wants; the kind may use it to limit its read-ahead */
+    bool end;      /* output of the kind: true if no key follows the delivered ones */
     struct far_scan_buffer *buffer;
 } far_scan_chunk;
 
-typedef struct far_keys far_keys; /* index/index.h: where the keys of an index without order go */
+typedef struct far_keys far_keys; /* receives the keys of an index without order (index/index.h) */
 
 typedef enum { FAR_OPTION_BOOL, FAR_OPTION_NUMBER, FAR_OPTION_CHOICE } far_option_type;
 
 typedef struct far_option_def {
     const char *name;
     far_option_type type;
-    int64_t initial, min, max;  /* number (K/M/G allowed); bool: 0 or 1 (on/off/0/1) */
-    const char *const *choices; /* NULL-terminated names of a choice; the value is the position */
+    /* values of a number or bool; in texts a number may have the suffix K, M or G, and a bool is on, off, 0 or 1 */
+    int64_t initial, min, max;
+    /* names of the choices of an option, ended by NULL; the option's value is the position in this list */
+    const char *const *choices;
     const char *help;
 } far_option_def;
 
 #define FAR_OPTIONS_MAX      32
-#define FAR_OPTIONS_TEXT_MAX 511 /* bytes of "name=value,name=value" */
+#define FAR_OPTIONS_TEXT_MAX 511 /* maximum length of the text "name=value,name=value" */
 
-/* Options every kind has, before its own: key_size, value_size (0 = any; as the kind sees it, with the checksum),
- * max_key, checksum (client/checksum.h; no business of the kind). */
+/* Options of every kind; the kind's own options follow. key_size and value_size are 0 for variable sizes. The kind sees
+ * value_size including the checksum. The checksum itself is added and verified by client/checksum.h, not by the kind.
+ */
 enum { FAR_OPTION_KEY_SIZE, FAR_OPTION_VALUE_SIZE, FAR_OPTION_MAX_KEY, FAR_OPTION_CHECKSUM, FAR_OPTIONS_COMMON };
 
 #define FAR_SUM_BYTES 4u
 
-typedef struct far_reserve { /* what each session keeps, to finish a half-done change when the pool is full */
+/* Headroom that each session reserves for a kind, so that it can finish a half-done structure change even if the pool
+ * is full. */
+typedef struct far_reserve {
     unsigned type;
-    uint64_t size; /* below FAR_BLOCK_BYTES_MIN: larger objects are runs of blocks, which belong to nobody */
+    /* size in bytes; less than FAR_BLOCK_BYTES_MIN, because larger objects are whole blocks, which have no owner to
+     * reserve them */
+    uint64_t size;
     unsigned count;
 } far_reserve;
 
-/* Problems that check finds are told one by one, in words. */
+/* Collects the problems that a check finds, one line of text each (pool/report.h). */
 typedef struct far_report far_report;
 void far_report_problem(far_report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* How full a kind with fixed slots is. */
+/* Occupancy of an index whose kind has a fixed number of slots. */
 typedef struct far_load {
-    uint64_t slots;       /* of all levels together */
-    uint64_t keys[3];     /* by level, the first one first */
-    uint64_t local_bytes; /* what the handle keeps of it, not counting caches */
+    uint64_t slots;       /* slots of all levels together */
+    uint64_t keys[3];     /* number of keys on each level, starting with the first level */
+    uint64_t local_bytes; /* local memory of the handle for this index, without caches */
 } far_load;
 
-/* What a kind counts for itself, in this handle, since it was opened. */
+/* Statistics that a kind counts in this handle since the index was opened. */
 typedef struct far_figures {
-    uint64_t splits, split_keys, split_slots; /* nodes that were split, what was in them, what they had room for */
+    /* number of nodes that were split, number of keys in these nodes, and number of key slots that these nodes had */
+    uint64_t splits, split_keys, split_slots;
     uint64_t gets, speculated,
-        speculated_well; /* gets; of them those that went where the key was last found, and was */
+        /* number of gets; number of gets that first read the slot where the key was last found; number of those that
+         * found the key in that slot */
+        speculations_correct;
 } far_figures;
 
 #define FAR_GET_ALONE 1
 
 typedef struct far_index_kind {
     const char *name, *what_for;
-    bool hidden;                   /* known by name, not listed by far_kinds */
-    const far_option_def *options; /* ends with a NULL name; may be NULL */
-    size_t max_key;                /* the most that the option max_key may ask for */
+    bool hidden;                   /* far_kinds does not list this kind, but it can be opened by name */
+    const far_option_def *options; /* ends with an entry with name NULL; NULL if the kind has no options */
+    /* Names of those options that only the tests of the library may set (pool/catalog/private_options.h), ended by
+     * NULL; NULL if there are none. far_kinds does not list them. */
+    const char *const *private_options;
+    size_t max_key; /* largest value that the option max_key may have for this kind */
     const far_type *types;
-    unsigned type_count; /* at most 16 */
+    unsigned type_count; /* number of entries of `types`; at most 16 */
     const far_reserve *reserve;
     unsigned reserve_count;
-    bool gets_apart; /* a write may wait long for a lock, which no get does: RDWC lets no get wait for a write */
+    /* true if a write of this kind may wait long for a lock while a get never does; RDWC then lets no get wait for a
+     * write */
+    bool gets_never_wait_for_writes;
 
-    int (*create)(far_task *t, far_index *index); /* builds the empty structure, unseen; sets index->descriptor */
-    int (*open)(far_task *t, far_index *index);   /* local state into index->state */
-    /* Optional: before the last close in a handle that can still send verbs; no operation of it is under way. Gives
-     * back what others would wait for. */
+    /* Builds the empty structure of a new index before the index is listed in the catalog, and sets index->descriptor.
+     */
+    int (*create)(far_task *t, far_index *index);
+    int (*open)(far_task *t, far_index *index); /* Creates the local state in index->state. */
+    /* Optional. Called before the last close in this handle, while the fabric is usable and no operation is in
+     * progress. Releases everything that other clients might wait for. */
     void (*leave)(far_task *t, far_index *index);
     void (*close)(far_index *index);
 
     int (*get)(far_task *t, far_index *index, far_bytes key, far_out *out);
     int (*put)(far_task *t, far_index *index, far_op_kind how, far_bytes key,
-               far_bytes value); /* FAR_OP_INSERT, _UPDATE or _PUT */
+               far_bytes value); /* `how` is FAR_OP_INSERT, FAR_OP_UPDATE or FAR_OP_PUT */
     int (*remove)(far_task *t, far_index *index, far_bytes key);
-    int (*scan)(far_task *t, far_index *index, far_scan_chunk *scan); /* NULL: FAR_ERR_UNSUPPORTED */
-    /* Optional: several gets at once; results[i] per get. FAR_GET_ALONE there: that one is run by itself after all, as
-     * a task of its own beside the others. */
+    /* Delivers one chunk of a scan; NULL if the kind cannot scan (FAR_ERR_UNSUPPORTED). */
+    int (*scan)(far_task *t, far_index *index, far_scan_chunk *scan);
+    /* Optional. Runs several gets together and stores one result per get. A result of FAR_GET_ALONE means that the
+     * runtime must run this get again as a task of its own, concurrently with the others. */
     int (*get_many)(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[],
                     int results[]);
 
-    /* Reports every object linked throughout the walk, finishes or undoes what dead clients left and frees their locks.
-     * Not pinned when called: takes its own pins, in slices. */
+    /* Walks the whole index: reports every object that is linked throughout the call, completes or undoes steps that
+     * failed clients left half done, and releases their locks. Called without a pin; it takes its own pins, one for
+     * each slice of the walk. */
     int (*walk)(far_task *t, far_index *index, far_walk *walk);
-    int (*check)(far_task *t, far_index *index, far_report *report); /* structure; not pinned when called */
+    /* Checks the structure and reports problems; called without a pin. */
+    int (*check)(far_task *t, far_index *index, far_report *report);
     int (*usage)(far_task *t, far_index *index,
-                 far_usage *usage); /* keys, key_bytes, value_bytes; not pinned when called */
-    int (*keys)(far_task *t, far_index *index, far_keys *keys);        /* instead of scan; not pinned when called */
-    int (*load_factor)(far_task *t, far_index *index, far_load *load); /* optional; not pinned when called */
-    size_t (*cache_bytes)(far_index *index);                           /* optional */
-    void (*figures)(far_index *index, far_figures *figures);           /* optional */
+                 /* Sets the fields `keys`, `key_bytes` and `value_bytes` of `usage`; called without a pin. */
+                 far_usage *usage);
+    /* Delivers all keys; for kinds without scan. Called without a pin. */
+    int (*keys)(far_task *t, far_index *index, far_keys *keys);
+    /* Optional. Sets the occupancy of the index; called without a pin. */
+    int (*load_factor)(far_task *t, far_index *index, far_load *load);
+    size_t (*cache_bytes)(far_index *index);                 /* Optional: bytes of the index's cache in this handle. */
+    /* Optional. Sets the statistics that the kind counts in this handle. */
+    void (*figures)(far_index *index, far_figures *figures);
 
-    /* Optional: ends before the first operation is pinned at that epoch. The task is pinned: at the epoch before, or on
-     * waking at that epoch; it must not drop the pin. It may run in a task of any session of the handle. */
+    /* Optional. Called before the first operation of this handle takes a pin at `epoch`; operations wait until the hook
+     * returns. The calling task is pinned at the previous epoch, or, if the handle was quiescent, at `epoch`; the hook
+     * must keep this pin. Any session of the handle may run the hook. */
     int (*epoch_hook)(far_task *t, far_index *index, uint64_t epoch);
-    /* Optional: delayed work, run by housekeeping, pinned (it may drop the pin and take another); 1 = there is more. */
+    /* Optional. Executes deferred work. Called by housekeeping with a pin, which the function may replace by a new one.
+     * Returns 1 if more work is left. */
     int (*idle_hook)(far_task *t, far_index *index);
 } far_index_kind;
 
-#define FAR_TALLIES 8 /* sessions rarely meet in one of them */
+/* number of counters; there are enough that concurrent sessions rarely share a counter */
+#define FAR_KEY_COUNT_DELTAS 8
 
-typedef struct far_tally { /* a line of its own */
+/* Net number of keys that sessions have added and not yet published in the record of the index. The structure fills a
+ * cache line to avoid false sharing. */
+typedef struct far_key_count_delta {
     _Atomic int64_t keys;
     uint64_t unused[7];
-} far_tally;
+} far_key_count_delta;
 
-struct far_index { /* one open index of one handle */
+/* An index that this handle has open. The pool owns the object; the kind uses `descriptor` and `state`. */
+struct far_index {
     const far_index_kind *kind;
     far_pool *pool;
     char name[FAR_NAME_MAX + 1];
-    uint32_t uid;                     /* never given out twice in a pool; 1 .. 2^24-1 */
-    far_addr record;                  /* in the catalog */
-    far_addr descriptor;              /* of the kind: whatever it needs to find its structure */
-    uint8_t secret[32];               /* hash seeds, poison words */
-    int64_t options[FAR_OPTIONS_MAX]; /* common ones first, then the kind's, by position */
+    uint32_t uid;                     /* number of the index, 1 to 2^24-1; unique in the pool for ever */
+    far_addr record;                  /* address of the index record, which the catalog lists (catalog/layout.h) */
+    far_addr descriptor;              /* address of the kind's own root object */
+    uint8_t secret[32];               /* source of hash seeds and poison words */
+    /* values of the options by position; the common options come first, then the options of the kind */
+    int64_t options[FAR_OPTIONS_MAX];
     char options_text[FAR_OPTIONS_TEXT_MAX + 1];
-    void *state;                    /* of the kind */
-    unsigned opens, walks;          /* by the user; by sweeps and checks. Under the pool's lock */
-    unsigned slot;                  /* in the handle's table of open indexes */
-    atomic_uint uses;               /* operations and hooks under way: it is not closed before they end */
-    far_tally tallies[FAR_TALLIES]; /* keys added and removed through this handle and not yet told; by session */
-    far_index *next;                /* in the pool's list */
-    struct far_budget *budget;      /* of one that is opened for a look; NULL: the handle's */
+    void *state; /* local state of the kind */
+    /* number of opens by the user, and number of opens by collections and checks; both are protected by the pool's lock
+     */
+    unsigned opens, walks;
+    unsigned slot;    /* number of the slot in the handle's table of open indexes that contains this index */
+    atomic_uint uses; /* number of operations and hooks in progress; close waits until it is 0 */
+    /* change of the number of keys by this handle, not yet added to the record; one counter per group of sessions */
+    far_key_count_delta key_count_deltas[FAR_KEY_COUNT_DELTAS];
+    far_index *next; /* next index in the pool's list of open indexes */
+    /* memory budget of an index that far_catalog_test_open opens for a test; NULL if the index uses the handle's budget
+     */
+    struct far_budget *budget;
 };
 
 
-/* Bytes behind every value, and the size that all values have for the user; 0: none, any. */
+/* Returns the number of checksum bytes that are stored after every value; 0 if the index has no checksums. */
 static inline size_t far_sum_bytes(const far_index *index) {
     return index->options[FAR_OPTION_CHECKSUM] ? FAR_SUM_BYTES : 0;
 }
@@ -161,14 +199,14 @@ static inline size_t far_value_size(const far_index *index) {
 }
 
 
-/* What all caches of the handle may take together (base/budget.h). */
+/* Returns the memory budget that limits the caches of this index (base/budget.h). */
 struct far_budget *far_index_budget(const far_index *index);
 
-/* Keeps the index open until as many calls of far_index_unuse. */
+/* Counts one more user of the index. A close waits until far_index_unuse was called as often as far_index_use. */
 void far_index_use(far_index *index);
 void far_index_unuse(far_index *index);
 
-/* A list of kinds ends with NULL. NULL: no kind of that name. */
+/* Finds a kind by its name in a list that ends with NULL. Returns NULL if the list has no such kind. */
 const far_index_kind *far_kind_in(const far_index_kind *const kinds[], const char *name);
 
 #endif

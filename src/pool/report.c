@@ -1,4 +1,4 @@
-/* Problems found by checks. */
+/* Stores the problem lines of checks (report.h). */
 #include "pool/report.h"
 #include "base/error.h"
 #include "base/grow.h"
@@ -9,22 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LINE_BYTES 512
+#define LINE_BYTES_MAX 512
 
 
-/* A line that cannot be kept for want of memory is still counted. */
-static void keep_line(far_report *report, const char *line) {
-    if (report->kept == FAR_REPORT_KEPT)
+/* Stores a copy of the line if there is room. If there is no local memory the line is dropped, but the problem is
+ * counted in any case. */
+static void store_line(far_report *report, const char *line) {
+    if (report->line_count == FAR_REPORT_LINES_MAX)
         return;
-    char **lines = far_grow(report->lines, report->kept, sizeof(*lines)), *copy = lines ? strdup(line) : NULL;
+    char **lines = far_grow(report->lines, report->line_count, sizeof(*lines)), *copy = lines ? strdup(line) : NULL;
     report->lines = lines ? lines : report->lines;
     if (copy)
-        report->lines[report->kept++] = copy;
+        report->lines[report->line_count++] = copy;
 }
 
 
 void far_report_problem(far_report *report, const char *format, ...) {
-    char line[LINE_BYTES] = "";
+    char line[LINE_BYTES_MAX] = "";
     size_t used = 0;
     if (report->about) {
         snprintf(line, sizeof(line), "%s: ", report->about);
@@ -36,7 +37,7 @@ void far_report_problem(far_report *report, const char *format, ...) {
     va_end(arguments);
     if (report->count < INT_MAX)
         report->count++;
-    keep_line(report, line);
+    store_line(report, line);
 }
 
 
@@ -48,8 +49,8 @@ void far_report_error(far_report *report) {
 }
 
 
-int far_report_tell(const far_report *report, int (*problem)(void *ctx, const char *what), void *ctx) {
-    for (unsigned i = 0; problem && i < report->kept; i++)
+int far_report_deliver(const far_report *report, int (*problem)(void *ctx, const char *what), void *ctx) {
+    for (unsigned i = 0; problem && i < report->line_count; i++)
         if (problem(ctx, report->lines[i]))
             break;
     return (int)report->count;
@@ -57,7 +58,7 @@ int far_report_tell(const far_report *report, int (*problem)(void *ctx, const ch
 
 
 void far_report_free(far_report *report) {
-    for (unsigned i = 0; i < report->kept; i++)
+    for (unsigned i = 0; i < report->line_count; i++)
         free(report->lines[i]);
     free(report->lines);
     *report = (far_report){0};

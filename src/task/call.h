@@ -1,5 +1,6 @@
-/* The beginning and the end of tasks, inline: what far_session_call is made of. Calls that must be quick have the task's
- * function between the two, in line too (client/op.c). */
+/* The beginning and the end of a task, as inline functions. far_session_call consists of these functions. Calls that
+ * must be fast (client/op.c) use them directly, so that the compiler can inline the function of the task between the
+ * two. */
 #ifndef FAR_TASK_CALL_H
 #define FAR_TASK_CALL_H
 
@@ -7,12 +8,14 @@
 
 #include <string.h>
 
-/* Inside, while the session has no direct task: makes one, or runs it on a coroutine. */
+/* Called while the thread is inside a session that has no direct task yet. Creates the direct task, or runs the call on
+ * a coroutine if the fabric needs one. */
 int far_session_call_first(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg),
                            void *arg);
 
 
-/* Only the thread inside the session changes the count; others look at it. */
+/* Adds `more` (1 or -1) to the number of active tasks of the session. Only the thread inside the session writes this
+ * number; other threads read it. */
 static inline void far_count_active(far_session *s, int more) {
     unsigned active = atomic_load_explicit(&s->active, memory_order_relaxed);
     assert(more > 0 ? active < FAR_TASKS_MAX : active > 0);
@@ -33,7 +36,9 @@ static inline void far_task_begin(far_task *t, unsigned kind) {
 static inline __attribute__((always_inline)) void far_task_end(far_task *t) {
     far_session *s = t->session;
     if (t->open && t->open->batch.count)
-        far_start(t); /* no verb must stay in the open batch; an error here has nobody to be told to */
+        /* post the verbs that are still open; an error of this batch cannot be reported, because the operation has its
+         * result */
+        far_start(t);
     if (t->waited || t->unwaited)
         far_task_wait_for(t, FAR_WAIT_ALL);
     if (t->latched)
@@ -45,8 +50,10 @@ static inline __attribute__((always_inline)) void far_task_end(far_task *t) {
     if (t->chunk)
         far_scratch_empty(t);
     if (t->retries)
-        far_patience_forget(t);
-    assert(t->waited == 0 && t->unwaited == 0 && t->asked == 0); /* no verb of it will write to its memory */
+        far_progress_reset(t);
+    /* No batch and no control message of this task is in flight, so no completion can write to the memory of the task
+     * later. */
+    assert(t->waited == 0 && t->unwaited == 0 && t->asked == 0);
     assert(t->latched == 0 && t->pin.epoch == 0 && !t->patience && !t->rdwc);
     t->state = FAR_TASK_FREE;
     if (t->context) {
@@ -57,8 +64,10 @@ static inline __attribute__((always_inline)) void far_task_end(far_task *t) {
 }
 
 
-/* Inside: where no verb is ever under way a call hardly ever waits; then it needs no stack of its own, and no switches.
- * What was ready before it comes first, as always. NULL: far_session_call_first. */
+/* Begins a synchronous call in the session that the thread is inside of. On fabrics that execute verbs at once, a call
+ * rarely waits, so it runs as the direct task: on the stack of the caller and without a context switch. Tasks that were
+ * ready before run first. Returns NULL if the session has no direct task; the caller then uses far_session_call_first.
+ */
 static inline __attribute__((always_inline)) far_task *far_call_begin(far_session *s, unsigned kind, bool background) {
     far_task *t = s->direct;
     if (!t)
@@ -72,13 +81,13 @@ static inline __attribute__((always_inline)) far_task *far_call_begin(far_sessio
 }
 
 
-/* Ends the task, if there is one, and leaves the session. */
+/* Ends the direct task (if t is not NULL), leaves the session and returns the result of the call. */
 static inline __attribute__((always_inline)) int far_call_end(far_session *s, far_task *t, int result) {
     if (t)
         far_task_end(t);
     bool lost = result < 0 && s->lost;
     far_session_leave(s);
-    return lost ? far_session_tell(s, result) : result;
+    return lost ? far_fail_session_lost(s, result) : result;
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* Latches: a hash table by address. A bucket lists the holders; each holder has the queue of those that wait for it. */
+/* Implements latches (latch.h) with a hash table by far address. A bucket lists the latches that are held, and each
+ * latch has a queue of the tasks that wait for it. */
 #include "task/latch.h"
 #include "base/spin.h"
 #include "task/session.h"
@@ -11,7 +12,7 @@
 
 typedef struct bucket {
     _Alignas(64) far_spin lock;
-    far_latch_hold *first; /* holders of latches whose addresses fall into this bucket */
+    far_latch_hold *first; /* list of the latches in this bucket that tasks hold */
 } bucket;
 
 struct far_latches {
@@ -36,7 +37,7 @@ void far_latches_free(far_latches *latches) {
 }
 
 
-static bucket *bucket_of(const far_task *t, far_addr addr) {
+static bucket *bucket_for(const far_task *t, far_addr addr) {
     uint64_t mixed = (addr >> 3) * 0x9e3779b97f4a7c15ull;
     return &t->session->team->latches->buckets[mixed >> 54];
 }
@@ -44,7 +45,7 @@ static bucket *bucket_of(const far_task *t, far_addr addr) {
 _Static_assert(BUCKETS == 1u << (64 - 54), "the top bits of the mixed address choose the bucket");
 
 
-static far_latch_hold *unused_hold(far_task *t) {
+static far_latch_hold *find_unused_hold(far_task *t) {
     far_latch_hold *hold = t->latches;
     while (hold < t->latches + FAR_LATCHES_HELD_MAX && hold->addr)
         hold++;
@@ -53,7 +54,8 @@ static far_latch_hold *unused_hold(far_task *t) {
 }
 
 
-/* Under the bucket's lock. Returns the link to the latch's holder; it points to NULL if nobody holds the latch. */
+/* Returns the link that points to the holder of the latch, or to NULL if no task holds it. The lock of the bucket must
+ * be held. */
 static far_latch_hold **find_holder(bucket *b, far_addr addr) {
     far_latch_hold **link = &b->first;
     while (*link && (*link)->addr != addr)
@@ -80,8 +82,8 @@ static void join_queue(far_latch_hold *holder, far_latch_hold *hold) {
 
 
 static bool take_latch(far_task *t, far_addr addr, bool wait) {
-    bucket *b = bucket_of(t, addr);
-    far_latch_hold *hold = unused_hold(t);
+    bucket *b = bucket_for(t, addr);
+    far_latch_hold *hold = find_unused_hold(t);
     far_spin_lock(&b->lock);
     far_latch_hold *holder = *find_holder(b, addr);
     bool taken = !holder || wait;
@@ -114,7 +116,7 @@ bool far_latch_try(far_task *t, far_addr addr) {
 
 
 far_task *far_latch_next(far_task *t, far_addr addr) {
-    bucket *b = bucket_of(t, addr);
+    bucket *b = bucket_for(t, addr);
     far_spin_lock(&b->lock);
     const far_latch_hold *hold = *find_holder(b, addr);
     assert(hold && hold->task == t);
@@ -125,7 +127,7 @@ far_task *far_latch_next(far_task *t, far_addr addr) {
 
 
 unsigned far_latch_waiting(far_task *t, far_addr addr, unsigned most) {
-    bucket *b = bucket_of(t, addr);
+    bucket *b = bucket_for(t, addr);
     unsigned count = 0;
     far_spin_lock(&b->lock);
     const far_latch_hold *hold = *find_holder(b, addr);
@@ -137,49 +139,50 @@ unsigned far_latch_waiting(far_task *t, far_addr addr, unsigned most) {
 }
 
 
-bool far_latch_gift(far_task *t, far_addr addr, uint64_t gift[FAR_GIFT_WORDS]) {
-    bucket *b = bucket_of(t, addr);
+bool far_latch_take_handover(far_task *t, far_addr addr, uint64_t gift[FAR_HANDOVER_WORDS]) {
+    bucket *b = bucket_for(t, addr);
     far_spin_lock(&b->lock);
     const far_latch_hold *hold = *find_holder(b, addr);
     assert(hold && hold->task == t);
-    bool gifted = hold->gifted;
-    memcpy(gift, hold->gift, sizeof(hold->gift));
+    bool has_handover = hold->has_handover;
+    memcpy(gift, hold->handover, sizeof(hold->handover));
     far_spin_unlock(&b->lock);
-    return gifted;
+    return has_handover;
 }
 
 
-static void unlatch(far_task *t, far_addr addr, const uint64_t *gift) {
-    bucket *b = bucket_of(t, addr);
+static void release_latch(far_task *t, far_addr addr, const uint64_t *gift) {
+    bucket *b = bucket_for(t, addr);
     far_spin_lock(&b->lock);
     far_latch_hold **link = find_holder(b, addr), *hold = *link;
     assert(hold && hold->task == t);
     *link = hold->next;
     hold->addr = 0;
     t->latched--;
-    far_latch_hold *heir = hold->first_waiting;
-    assert(heir || !gift);
-    if (heir) {
-        heir->gifted = gift != NULL;
+    far_latch_hold *next_holder = hold->first_waiting;
+    assert(next_holder || !gift);
+    if (next_holder) {
+        next_holder->has_handover = gift != NULL;
         if (gift)
-            memcpy(heir->gift, gift, sizeof(heir->gift));
-        heir->first_waiting = heir->next;
-        heir->last_waiting = heir->next ? hold->last_waiting : NULL;
-        become_holder(b, heir);
-        /* Woken under the lock: the heir needs it to leave far_latch, so its session cannot end before the wake-up is over. */
-        far_task_wake(heir->task);
+            memcpy(next_holder->handover, gift, sizeof(next_holder->handover));
+        next_holder->first_waiting = next_holder->next;
+        next_holder->last_waiting = next_holder->next ? hold->last_waiting : NULL;
+        become_holder(b, next_holder);
+        /* The wake-up is done while the bucket is locked. The woken task needs this lock to leave far_latch, so its
+         * session cannot be freed before the wake-up is complete. */
+        far_task_wake(next_holder->task);
     }
     far_spin_unlock(&b->lock);
 }
 
 
 void far_unlatch(far_task *t, far_addr addr) {
-    unlatch(t, addr, NULL);
+    release_latch(t, addr, NULL);
 }
 
 
-void far_unlatch_gift(far_task *t, far_addr addr, const uint64_t gift[FAR_GIFT_WORDS]) {
-    unlatch(t, addr, gift);
+void far_unlatch_handover(far_task *t, far_addr addr, const uint64_t gift[FAR_HANDOVER_WORDS]) {
+    release_latch(t, addr, gift);
 }
 
 

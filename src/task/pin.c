@@ -1,5 +1,5 @@
-/* Counting pins: by the parity of their epochs, in counters of the session, which others read and only the thread
- * inside the session changes. */
+/* Counting pins. A session has two counters, for even and odd epochs. Only the thread inside the session writes them;
+ * other threads read them to compute the oldest pin. */
 #include "task/pin.h"
 #include "task/session.h"
 
@@ -13,7 +13,8 @@ void far_pin_date(far_task *t) {
 void far_pin_drop(far_task *t) {
     if (t->pin.epoch == 0)
         return;
-    if (t->session->lost) /* its verbs may yet take effect: far_pins_settle */
+    /* The verbs of a lost session may still take effect, so its pins stay counted until far_pins_release_fenced. */
+    if (t->session->lost)
         t->pin = (far_pin){0, 0};
     else
         far_pin_uncount(t);

@@ -1,8 +1,8 @@
-/* The section in which the linker gathers the points of all objects. */
+/* Access to the linker section that contains the named points of all object files (far_point in task.h). */
 #include "task/points.h"
 
-/* The linker makes these two for a section with such a name. Weak: a user's linker that discards the section, as nothing of
- * his program needs it, does not miss them. */
+/* The linker defines these two symbols for a section with this name. They are weak, because the linker of a user's
+ * program may discard the section if the program does not need it. */
 extern far_point_site *const __start_far_points[] __attribute__((weak, visibility("hidden")));
 extern far_point_site *const __stop_far_points[] __attribute__((weak, visibility("hidden")));
 

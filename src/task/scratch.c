@@ -1,10 +1,11 @@
-/* Scratch memory of a task: chunks that are filled from the bottom and given back together. */
+/* The scratch memory of a task is a stack of chunks. Memory is freed back to a mark, or as a whole when the task ends.
+ */
 #include "task/session.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
-static far_scratch_chunk *get_chunk(far_session *s, size_t bytes) {
+static far_scratch_chunk *acquire_chunk(far_session *s, size_t bytes) {
     far_scratch_chunk *chunk = s->free_chunks;
     if (chunk && bytes <= chunk->size) {
         s->free_chunks = chunk->below;
@@ -19,7 +20,7 @@ static far_scratch_chunk *get_chunk(far_session *s, size_t bytes) {
 }
 
 
-static void put_chunk(far_session *s, far_scratch_chunk *chunk) {
+static void release_chunk(far_session *s, far_scratch_chunk *chunk) {
     if (chunk->size != FAR_SCRATCH_BYTES) {
         free(chunk);
         return;
@@ -29,11 +30,13 @@ static void put_chunk(far_session *s, far_scratch_chunk *chunk) {
 }
 
 
-/* The chunk has no room for that: another one. */
+/* Starts a new chunk and allocates `bytes` bytes from it, because the current chunk has too little room. Returns NULL
+ * if the process is out of memory. */
 static __attribute__((noinline)) void *scratch_in_new_chunk(far_task *t, size_t bytes) {
-    far_scratch_chunk *chunk = get_chunk(t->session, bytes);
+    far_scratch_chunk *chunk = acquire_chunk(t->session, bytes);
     if (!chunk) {
-        far_fail(FAR_ERR_NO_MEMORY, "this process has no memory for an operation"); /* unless the caller says more */
+        /* A caller that knows more about the failure replaces this message with a more specific one. */
+        far_fail(FAR_ERR_NO_MEMORY, "this process has no memory for an operation");
         return NULL;
     }
     chunk->below = t->chunk;
@@ -64,10 +67,11 @@ void far_scratch_back(far_task *t, far_scratch_mark mark) {
     while (t->chunk && t->chunk != mark.chunk) {
         far_scratch_chunk *chunk = t->chunk;
         t->chunk = chunk->below;
-        put_chunk(t->session, chunk);
+        release_chunk(t->session, chunk);
     }
     assert(t->chunk == mark.chunk || !mark.chunk);
-    assert(!t->chunk || mark.used <= t->chunk->used); /* marks are gone back to in the order in which they were made */
+    /* Marks must be released in the reverse order of their creation. */
+    assert(!t->chunk || mark.used <= t->chunk->used);
     if (t->chunk)
         t->chunk->used = mark.used;
 }
@@ -77,7 +81,7 @@ void far_scratch_shrink(far_task *t) {
     far_scratch_chunk *chunk = t->chunk;
     while (chunk && (chunk->below || chunk->size != FAR_SCRATCH_BYTES)) {
         t->chunk = chunk->below;
-        put_chunk(t->session, chunk);
+        release_chunk(t->session, chunk);
         chunk = t->chunk;
     }
     if (chunk)

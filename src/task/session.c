@@ -1,6 +1,6 @@
-/* A session: tasks and the scheduler that runs them. The scheduler is whatever thread is inside the session: it
- * delivers completions, wakes sleepers, and switches to one ready task after the other; a task that must wait switches
- * back. */
+/* A session: its tasks, and the scheduler that runs them. The thread inside the session is the scheduler. It delivers
+ * completions, wakes sleeping tasks and switches to one ready task after the other. A task that must wait switches back
+ * to the scheduler. */
 #include "base/error.h"
 #include "base/sanitizer.h"
 #include "task/call.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 
 #if FAR_ASAN || FAR_TSAN
-#define STACK_BYTES (4 * FAR_TASK_STACK) /* frames are larger there */
+#define STACK_BYTES (4 * FAR_TASK_STACK) /* the sanitizers make stack frames larger, so tasks need larger stacks */
 #else
 #define STACK_BYTES FAR_TASK_STACK
 #endif
@@ -19,16 +19,16 @@
 #define ENTER_SPINS 100
 
 
-static far_host *host_of(const far_session *s) {
+static far_host *session_host(const far_session *s) {
     return s->conn->fabric->host;
 }
 
 
 /* The ready queue. */
 
-static inline void make_ready(far_task *t) {
+static inline void enqueue_ready_task(far_task *t) {
     far_session *s = t->session;
-    assert(t->state != FAR_TASK_READY && s->ready_last != t); /* a task stands in the queue once */
+    assert(t->state != FAR_TASK_READY && s->ready_last != t); /* a task is at most once in the queue */
     t->state = FAR_TASK_READY;
     t->next = NULL;
     if (s->ready_last)
@@ -39,7 +39,7 @@ static inline void make_ready(far_task *t) {
 }
 
 
-static far_task *take_ready(far_session *s) {
+static far_task *dequeue_ready_task(far_session *s) {
     far_task *t = s->ready_first;
     assert(!t == !s->ready_last);
     if (t) {
@@ -52,7 +52,7 @@ static far_task *take_ready(far_session *s) {
 }
 
 
-static uint64_t next_wake(const far_session *s) {
+static uint64_t next_wake_time(const far_session *s) {
     uint64_t next = FAR_TIME_NEVER;
     for (unsigned i = 0; s->sleeping && i < s->task_count; i++)
         if (s->tasks[i]->state == FAR_TASK_WAITING && s->tasks[i]->wake_at < next)
@@ -61,15 +61,15 @@ static uint64_t next_wake(const far_session *s) {
 }
 
 
-/* Waiting, seen from the task. */
+/* Functions that a task calls to wait, to sleep, and to wake another task. */
 
-static inline bool is_there(const far_task *t, far_wait_for what) {
-    if (what == FAR_WAIT_WAITED) /* nearly always */
+static inline bool wait_is_over(const far_task *t, far_wait_for what) {
+    if (what == FAR_WAIT_WAITED) /* nearly all waits are for started batches */
         return t->waited == 0;
     switch (what) {
     case FAR_WAIT_ALL:
         return t->waited == 0 && t->unwaited == 0;
-    case FAR_WAIT_ANSWERS:
+    case FAR_WAIT_CONTROL:
         return t->asked == 0;
     default:
         return t->woken;
@@ -77,18 +77,21 @@ static inline bool is_there(const far_task *t, far_wait_for what) {
 }
 
 
-/* Whoever found the session entered has left an errand: over a network a thread is inside nearly all the time. */
+/* Waits for the fabric until something has completed, a wake-up arrives, or the next sleeping task is due. First runs
+ * `deferred_call`: a thread that cannot enter the session, because another thread is inside, stores a function there
+ * for the thread inside. This is needed because over a network a thread is inside the session nearly all the time. */
 static void wait_for_fabric(far_session *s) {
-    void (*errand)(far_session *) = atomic_load_explicit(&s->errand, memory_order_relaxed);
-    if (errand) {
-        atomic_store_explicit(&s->errand, NULL, memory_order_relaxed);
-        errand(s);
+    void (*deferred_call)(far_session *) = atomic_load_explicit(&s->deferred_call, memory_order_relaxed);
+    if (deferred_call) {
+        atomic_store_explicit(&s->deferred_call, NULL, memory_order_relaxed);
+        deferred_call(s);
     }
-    s->conn->fabric->ops->wait(s->conn, next_wake(s));
+    s->conn->fabric->ops->wait(s->conn, next_wake_time(s));
 }
 
 
-/* A direct task is on the stack of the thread that is inside: that becomes the scheduler until the task may go on. */
+/* A direct task runs on the stack of the thread inside the session. So this thread itself acts as the scheduler until
+ * the task can continue. */
 static void schedule_until_ready(far_task *t) {
     far_session *s = t->session;
     while (t->state == FAR_TASK_WAITING)
@@ -97,7 +100,7 @@ static void schedule_until_ready(far_task *t) {
 }
 
 
-static void wait_switch(far_task *t, far_wait_for what) {
+static void suspend_task(far_task *t, far_wait_for what) {
     assert(t->state == FAR_TASK_RUNNING);
     t->waits_for = what;
     t->state = FAR_TASK_WAITING;
@@ -110,14 +113,14 @@ static void wait_switch(far_task *t, far_wait_for what) {
 
 
 void far_task_wait_for(far_task *t, far_wait_for what) {
-    while (!is_there(t, what))
-        wait_switch(t, what);
+    while (!wait_is_over(t, what))
+        suspend_task(t, what);
 }
 
 
 void far_task_batch_done(far_task *t) {
-    if (t->state == FAR_TASK_WAITING && t->waits_for != FAR_WAIT_WAKE && is_there(t, t->waits_for))
-        make_ready(t);
+    if (t->state == FAR_TASK_WAITING && t->waits_for != FAR_WAIT_WAKE && wait_is_over(t, t->waits_for))
+        enqueue_ready_task(t);
 }
 
 
@@ -126,7 +129,7 @@ void far_task_block_until(far_task *t, uint64_t time) {
     if (!t->woken) {
         t->wake_at = time;
         t->session->sleeping += time != FAR_TIME_NEVER;
-        wait_switch(t, FAR_WAIT_WAKE);
+        suspend_task(t, FAR_WAIT_WAKE);
         t->session->sleeping -= time != FAR_TIME_NEVER;
         t->wake_at = FAR_TIME_NEVER;
     }
@@ -139,23 +142,23 @@ void far_task_block(far_task *t) {
 }
 
 
-/* Housekeeping drives sessions whose thread stays away; but not while it waits itself, and not where there is no
- * housekeeping thread: then the task that waits for others drives them. */
-static bool must_drive(const far_task *t) {
-    const far_team *team = t->session->team;
-    return t->session == team->own || far_team_is_unattended(team);
+/* Returns true if the waiting task must drive other sessions itself. Usually housekeeping drives sessions that their
+ * users do not use. It cannot do so while it waits itself, or if the handle has no housekeeping thread. */
+static bool must_drive_sessions(const far_task *t) {
+    const far_session_list *team = t->session->team;
+    return t->session == team->own || far_session_list_is_unattended(team);
 }
 
 
 bool far_task_is_unattended(const far_task *t) {
-    return far_team_is_unattended(t->session->team);
+    return far_session_list_is_unattended(t->session->team);
 }
 
 
 void far_task_await_other(far_task *t) {
-    if (!must_drive(t))
+    if (!must_drive_sessions(t))
         far_task_block(t);
-    else if (far_team_drive(t->session->team))
+    else if (far_session_list_drive(t->session->team))
         far_task_block_until(t, far_now(t) + far_rtt(t));
     else
         far_task_block_until(t, far_now(t) + far_tick(far_task_fabric(t)));
@@ -170,13 +173,13 @@ void far_task_wake(far_task *t) {
     do {
         t->woken_next = top;
     } while (!atomic_compare_exchange_weak_explicit(&s->woken, &top, t, memory_order_release, memory_order_relaxed));
-    host_of(s)->ops->unpark(host_of(s), &s->parker);
+    session_host(s)->ops->unpark(session_host(s), &s->parker);
 }
 
 
 void far_yield(far_task *t) {
     assert(t->state == FAR_TASK_RUNNING);
-    make_ready(t);
+    enqueue_ready_task(t);
     if (t->context)
         far_context_switch(t->session->scheduler);
     else
@@ -192,13 +195,14 @@ void far_sleep(far_task *t, uint64_t ns) {
         far_task_block_until(t, until);
         woken |= far_now(t) < until;
     }
-    t->woken |= woken; /* the wake-up was meant for a wait that comes later */
+    t->woken |= woken; /* keep the wake-up, because it was meant for a later wait of this task */
 }
 
 
 void far_back_off_for(far_task *t, uint64_t ns) {
-    if (must_drive(t)) /* the lock that it backs off from may be held by a task that only this thread drives */
-        far_team_drive(t->session->team);
+    /* The lock that the task waits for may be held by a task that only this thread can drive. */
+    if (must_drive_sessions(t))
+        far_session_list_drive(t->session->team);
     far_sleep(t, ns / 2 + far_random_below(&t->session->random, ns));
 }
 
@@ -208,7 +212,7 @@ void far_back_off(far_task *t, unsigned attempt) {
 }
 
 
-/* The life of a task. */
+/* Creating and running tasks. */
 
 static void task_main(void *arg) {
     far_task *t = arg;
@@ -221,8 +225,9 @@ static void task_main(void *arg) {
 }
 
 
-/* direct: without a stack of its own. */
-static far_task *make_task(far_session *s, bool direct) {
+/* Creates a task. Returns NULL if memory is short. `direct` means that the task has no stack of its own and runs on the
+ * stack of the thread inside the session. */
+static far_task *new_task(far_session *s, bool direct) {
     if (s->task_count == FAR_TASKS_MAX)
         return NULL;
     far_task *t = calloc(1, sizeof(*t));
@@ -244,7 +249,7 @@ static far_task *make_task(far_session *s, bool direct) {
 
 
 bool far_session_prepare(far_session *s) {
-    far_task *t = s->free_tasks ? s->free_tasks : make_task(s, false);
+    far_task *t = s->free_tasks ? s->free_tasks : new_task(s, false);
     if (!t)
         return false;
     if (t != s->free_tasks) {
@@ -260,25 +265,25 @@ far_task *far_task_new(far_session *s, unsigned kind, void (*run)(far_task *t, v
     far_task *t = s->free_tasks;
     if (t)
         s->free_tasks = t->next;
-    else if (!(t = make_task(s, false)))
+    else if (!(t = new_task(s, false)))
         return NULL;
     t->run = run;
     t->arg = arg;
     t->words[0] = '\0';
     far_task_begin(t, kind);
-    make_ready(t);
+    enqueue_ready_task(t);
     return t;
 }
 
 
-typedef struct spawned {
+typedef struct spawned_work {
     void (*run)(far_task *t, void *arg);
     _Alignas(16) char arg[];
-} spawned;
+} spawned_work;
 
 
 static void run_spawned(far_task *t, void *arg) {
-    spawned *work = arg;
+    spawned_work *work = arg;
     if (work)
         work->run(t, work->arg);
     assert(t->session->spawned > 0);
@@ -294,13 +299,13 @@ bool far_spawn(far_task *t, void (*run)(far_task *t, void *arg), const void *arg
     if (!made)
         return false;
     s->spawned++;
-    spawned *work = far_scratch(made, sizeof(*work) + bytes);
+    spawned_work *work = far_scratch(made, sizeof(*work) + bytes);
     made->background = true;
     made->label = t->label;
     made->index_key = t->index_key;
     made->lost = t->lost;
     made->arg = work;
-    if (!work) /* the task was made: it runs with nothing to do, and ends in the usual way */
+    if (!work) /* the task was created already, so without memory for `work` it runs, does nothing, and ends */
         return false;
     work->run = run;
     if (bytes)
@@ -312,9 +317,11 @@ bool far_spawn(far_task *t, void (*run)(far_task *t, void *arg), const void *arg
 
 /* The scheduler. */
 
-/* Tasks that others woke: the stack is turned over, so that they run in the order in which they were woken. */
-static bool take_woken(far_session *s) {
-    if (!atomic_load_explicit(&s->woken, memory_order_relaxed)) /* one that comes now unparks us afterwards */
+/* Makes the tasks ready that were woken by any thread. The stack is reversed first, so that the tasks run in the order
+ * in which they were woken. */
+static bool collect_woken_tasks(far_session *s) {
+    /* a wake-up that is added after this load also unparks this thread, so it is not lost */
+    if (!atomic_load_explicit(&s->woken, memory_order_relaxed))
         return false;
     far_task *top = atomic_exchange_explicit(&s->woken, NULL, memory_order_acquire), *first = NULL;
     while (top) {
@@ -331,34 +338,34 @@ static bool take_woken(far_session *s) {
         atomic_store_explicit(&t->wake_queued, false, memory_order_release);
         t->woken = true;
         if (t->state == FAR_TASK_WAITING && t->waits_for == FAR_WAIT_WAKE)
-            make_ready(t);
+            enqueue_ready_task(t);
     }
     return any;
 }
 
 
-static void wake_sleepers(far_session *s) {
+static void wake_expired_sleepers(far_session *s) {
     if (!s->sleeping)
         return;
-    uint64_t now = far_host_now(host_of(s));
+    uint64_t now = far_host_now(session_host(s));
     for (unsigned i = 0; i < s->task_count; i++)
         if (s->tasks[i]->state == FAR_TASK_WAITING && s->tasks[i]->wake_at <= now)
-            make_ready(s->tasks[i]);
+            enqueue_ready_task(s->tasks[i]);
 }
 
 
 bool far_session_step(far_session *s) {
     s->scheduler = far_context_current();
-    take_woken(s);
+    collect_woken_tasks(s);
     s->conn->fabric->ops->poll(s->conn);
-    wake_sleepers(s);
-    far_task *last = s->ready_last; /* those that become ready meanwhile wait for the next step */
+    wake_expired_sleepers(s);
+    far_task *last = s->ready_last; /* tasks that become ready during this step wait for the next step */
     if (!last)
         return false;
     far_task *t;
     do {
-        t = take_ready(s);
-        if (t->context) /* a direct one goes on when this step is over */
+        t = dequeue_ready_task(s);
+        if (t->context) /* a direct task continues when this step has returned */
             far_context_switch(t->context);
     } while (t != last && s->ready_first);
     return true;
@@ -379,41 +386,41 @@ void far_session_drain(far_session *s) {
 }
 
 
-/* Entering. */
+/* Entering a session. */
 
 void far_session_wait_to_enter(far_session *s) {
     for (unsigned spins = 1; !far_session_try_enter(s); spins++)
         if (spins >= ENTER_SPINS) {
             far_parker parker = {0};
-            host_of(s)->ops->park(host_of(s), &parker, far_host_now(host_of(s)) + 1000);
+            session_host(s)->ops->park(session_host(s), &parker, far_host_now(session_host(s)) + 1000);
         }
 }
 
 
-/* Calls. */
+/* Synchronous calls. */
 
-typedef struct call {
+typedef struct synchronous_call {
     int (*run)(far_task *t, void *arg);
     void *arg;
     bool background;
     int result;
     bool done;
-    char words[FAR_MESSAGE_BYTES]; /* of its failure */
-} call;
+    char words[FAR_MESSAGE_BYTES]; /* error message of the call, or "" */
+} synchronous_call;
 
 
 static void run_call(far_task *t, void *arg) {
-    call *c = arg;
+    synchronous_call *c = arg;
     t->background = c->background;
     c->result = c->run(t, c->arg);
     strcpy(c->words, c->result < 0 ? t->words : "");
-    c->done = true; /* the caller goes on; c is gone from here */
+    c->done = true; /* the caller may now continue, so `c` must not be used any more */
 }
 
 
 static __attribute__((noinline)) int call_on_coroutine(far_session *s, unsigned kind, bool background,
                                                        int (*run)(far_task *t, void *arg), void *arg) {
-    call c = {.run = run, .arg = arg, .background = background};
+    synchronous_call c = {.run = run, .arg = arg, .background = background};
     while (!far_task_new(s, kind, run_call, &c)) {
         if (s->task_count < FAR_TASKS_MAX && !s->free_tasks &&
             atomic_load_explicit(&s->active, memory_order_relaxed) == 0)
@@ -429,7 +436,7 @@ static __attribute__((noinline)) int call_on_coroutine(far_session *s, unsigned 
 int far_session_call_first(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg),
                            void *arg) {
     if (s->conn->fabric->at_once)
-        s->direct = make_task(s, true);
+        s->direct = new_task(s, true);
     far_task *t = far_call_begin(s, kind, background);
     if (!t)
         return call_on_coroutine(s, kind, background, run, arg);
@@ -464,20 +471,21 @@ void far_session_lose(far_session *s, int status) {
 }
 
 
-int far_session_tell(const far_session *s, int err) {
+int far_fail_session_lost(const far_session *s, int err) {
     const char *gone = atomic_load_explicit(&s->gone, memory_order_acquire);
     if (err == FAR_ERR_UNREACHABLE)
         return far_fail(err, "%s; the session is lost", gone ? gone : "a memory node does not answer");
     if (err == FAR_ERR_FENCED)
-        return far_fail(err, "the session is lost: %s",
-                        gone ? gone : "it was declared dead, or a memory node did not answer it");
+        return far_fail(
+            err, "the session is lost: %s",
+            gone ? gone : "it was declared dead, or a memory node did not answer it; close it and open another one");
     return err;
 }
 
 
-/* The session as a whole. */
+/* Creating and freeing sessions. */
 
-int far_session_new(far_fabric *fabric, far_team *team, far_session **session) {
+int far_session_new(far_fabric *fabric, far_session_list *team, far_session **session) {
     far_session *s = calloc(1, sizeof(*s));
     if (!s)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a session");
@@ -498,10 +506,10 @@ int far_session_new(far_fabric *fabric, far_team *team, far_session **session) {
 
 void far_session_free(far_session *s) {
     assert(atomic_load_explicit(&s->active, memory_order_relaxed) == 0);
-    if (s->conn) /* none when its pool was closed first */
+    if (s->conn) /* NULL if the pool was closed before the session */
         s->conn->fabric->ops->disconnect(s->conn);
     for (unsigned i = 0; i < s->task_count; i++) {
-        far_box_back(s->tasks[i]);
+        far_release_open_box(s->tasks[i]);
         far_scratch_back(s->tasks[i], (far_scratch_mark){NULL, 0});
         far_context_free(s->tasks[i]->context);
         free(s->tasks[i]);

@@ -1,5 +1,5 @@
-/* Inside a session: its tasks, the scheduler that runs them, its connection and its counters. Private to the library:
- * index code sees task.h only. */
+/* The inside of a session: its tasks, the scheduler that runs them, its connection and its counters. Private to the
+ * library; index code includes only task.h. A thread must be inside a session (far_session_enter) to use it. */
 #ifndef FAR_TASK_SESSION_H
 #define FAR_TASK_SESSION_H
 
@@ -7,148 +7,167 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "task/latch.h"
-#include "task/patience.h"
+#include "task/progress.h"
 #include "task/pin.h"
 #include "task/task.h"
-#include "task/team.h"
+#include "task/session_list.h"
 
 #include <assert.h>
 #include <pthread.h>
 
-#define FAR_STATS_KINDS 7 /* far_op_kind, then work that belongs to no operation */
+#define FAR_STATS_KINDS 7 /* one per far_op_kind, and one for work that belongs to no operation */
 #define FAR_STATS_OTHER 6
 
-/* A batch with room for verbs, taken from a session's list. */
+/* A batch buffer: a batch with room for verbs. Empty boxes are kept in a list of the session. */
 typedef struct far_batch_box {
-    far_batch batch; /* first: the fabric gives this back */
+    /* must be the first field, because the fabric returns a pointer to the batch, which is cast to the box */
+    far_batch batch;
     uint32_t capacity, fences;
     bool waited;
-    bool atomics; /* holds some */
+    bool atomics; /* the batch contains CAS or FAA verbs */
     struct far_batch_box *next;
 } far_batch_box;
 
 typedef enum { FAR_TASK_FREE, FAR_TASK_READY, FAR_TASK_RUNNING, FAR_TASK_WAITING } far_task_state;
+/* What a waiting task waits for. */
 typedef enum {
-    FAR_WAIT_WAITED,
-    FAR_WAIT_ALL,
-    FAR_WAIT_ANSWERS,
-    FAR_WAIT_WAKE
-} far_wait_for; /* started batches; unwaited ones too; answers to questions; a wake-up */
+    FAR_WAIT_WAITED,  /* the task waits until its started batches have completed */
+    FAR_WAIT_ALL, /* the task waits until all its batches have completed, also those that were posted without waiting */
+    FAR_WAIT_CONTROL, /* the task waits until the replies to its control messages have arrived */
+    FAR_WAIT_WAKE     /* the task waits until another task or thread wakes it */
+} far_wait_for;
 
-#define FAR_SCRATCH_BYTES (32 * 1024) /* of a usual chunk */
+#define FAR_SCRATCH_BYTES (32 * 1024) /* data bytes of a regular chunk of scratch memory */
 
 typedef struct far_scratch_chunk {
-    struct far_scratch_chunk *below; /* filled before this one */
+    struct far_scratch_chunk *below; /* the chunk that was filled before this one */
     size_t size, used;
     _Alignas(64) char data[];
 } far_scratch_chunk;
 
 struct far_task {
     far_session *session;
-    far_context *context; /* NULL: a direct task, on the stack of the thread that is inside */
+    far_context *context; /* NULL for a direct task, which runs on the stack of the thread inside the session */
     uint8_t number;
     far_task_state state;
-    far_task *next; /* in the ready queue, or the free list */
+    far_task *next; /* next task in the ready queue or in the free list */
     void (*run)(far_task *t, void *arg);
     void *arg;
 
-    far_batch_box *open;       /* verbs put, not posted; empty ones stay with the task */
-    unsigned waited, unwaited; /* batches in flight */
-    unsigned asked;            /* questions in flight */
-    unsigned trips;            /* round trips of what was started since the last wait */
+    far_batch_box *open; /* buffer of the verbs that were added and not posted; an empty buffer stays with the task */
+    unsigned waited, unwaited; /* batches in flight that the task waits for, and that it does not wait for */
+    unsigned asked;            /* number of control messages in flight (see FAR_WAIT_CONTROL) */
+    unsigned trips;            /* number of round trips of the batches started since the last wait */
 
-    unsigned retries;       /* of the operation so far */
-    far_patience *patience; /* NULL: it has not retried often yet */
+    unsigned retries;       /* number of retries of the current operation */
+    far_progress *patience; /* progress detector; NULL until the task has retried often */
 
     far_pin pin;
-    uint32_t rest_request; /* that stood when it began to rest: it rests until another request is made */
+    /* Number of the newest request of another client when this background traversal began to pause. The traversal
+     * pauses until a newer request is made (pool/epoch/epoch.h). */
+    uint32_t rest_request;
 
-    int refused; /* why the open batch must not be posted. From here to `stats` all is zero when a task begins */
-    int error;   /* of a batch that completed since the last wait */
-    int lost;    /* what this task is told of the loss of its session */
+    /* Error code that explains why the open batch must not be posted, or 0. All fields from this one up to `stats` are
+     * 0 when a task begins. */
+    int refused;
+    int error; /* error of a batch that has completed since the last wait */
+    int lost;  /* error code that every wait of this task returns after its session was lost; 0: not lost */
     uint32_t index_key;
     const char *label;
-    uint64_t rest_since; /* pool/epoch.h: when a walk in the background last rested; 0: it need not rest */
+    /* Time when this background traversal last paused; 0: the traversal need not pause (pool/epoch/epoch.h). */
+    uint64_t rest_since;
     bool background;
-    bool added; /* far_note_added */
-    bool swaps; /* the task retires an object for each that it allocates: an update */
-    bool woken; /* a wake-up came while the task did not wait for one */
+    bool added; /* set by far_note_added: true if the current put adds a key */
+    bool swaps; /* the task retires one object for each object that it allocates, as an update does */
+    /* a wake-up arrived while the task was not waiting for one, so its next far_task_block returns at once */
+    bool woken;
 
     far_stats *stats;
-    char words[FAR_MESSAGE_BYTES]; /* its last failure; a direct task's are its thread's */
+    /* Message of the last failure of the task; a direct task uses the buffer of its thread instead. */
+    char words[FAR_MESSAGE_BYTES];
 
-    far_wait_for waits_for;  /* while waiting */
-    uint64_t wake_at;        /* waiting for a wake-up: until then; FAR_TIME_NEVER otherwise */
-    atomic_bool wake_queued; /* the task stands in the session's stack of woken tasks */
+    far_wait_for waits_for;  /* what the task waits for; valid while its state is FAR_TASK_WAITING */
+    uint64_t wake_at;        /* latest time of a wake-up for a waiting task, or FAR_TIME_NEVER */
+    atomic_bool wake_queued; /* the task is in the session's stack of woken tasks */
     far_task *woken_next;
 
-    far_scratch_chunk *chunk; /* of scratch memory; the first one stays with the task when an operation ends */
+    /* Newest chunk of scratch memory; one regular chunk stays with the task when an operation ends. */
+    far_scratch_chunk *chunk;
 
-    struct far_rdwc_member *rdwc; /* index/rdwc.c: set while the task leads a round */
-    unsigned latched;             /* how many of `latches` it holds */
+    /* set by index/common/rdwc.c while the task executes an operation on behalf of several tasks (RDWC) */
+    struct far_rdwc_member *rdwc;
+    unsigned latched;             /* number of used elements of `latches` */
     far_latch_hold latches[FAR_LATCHES_HELD_MAX];
 };
 
-#define FAR_COUNTED_INDEXES 16 /* that a handle opened first: operations on them are told one by one */
+/* Number of indexes per handle with separate operation counts: those that were opened first. */
+#define FAR_COUNTED_INDEXES 16
 
-typedef struct far_index_ops { /* operations on one index */
+typedef struct far_index_ops { /* operation counts of one index */
     uint32_t uid, unused;
     uint64_t ops[FAR_OP_SCAN + 1];
 } far_index_ops;
 
 struct far_session {
-    far_pool *pool; /* for the layers above: nothing in src/task looks into it */
-    far_team *team;
-    const far_capabilities *capabilities; /* of the pool: what all its nodes have */
+    far_pool *pool; /* used by the layers above; src/task never dereferences it */
+    far_session_list *team;
+    const far_capabilities *capabilities; /* capabilities that all memory nodes of the pool have */
     far_conn *conn;
-    unsigned id, generation;      /* 0: not registered yet */
-    int lost;                     /* FAR_ERR_FENCED once a verb of the session failed; every later verb fails too */
-    _Atomic(const char *) gone;   /* why it is lost, in the words of the fabric; NULL: the fabric does not know */
-    char gone_text[FAR_GONE_MAX]; /* a copy of `gone` where the connection has the words, which end with it */
+    unsigned id, generation; /* identity of the client in the registry of the pool; id 0: not registered yet */
+    int lost; /* FAR_ERR_FENCED after a verb of the session has failed; then every later verb fails too */
+    _Atomic(const char *) gone;   /* message of the fabric that says why the session is lost; NULL: unknown */
+    char gone_text[FAR_REASON_MAX]; /* copy of that message if it belongs to the connection, which is freed earlier */
 
-    atomic_int entered;                      /* 1: a thread runs the session: the user's, or housekeeping */
-    _Atomic(void (*)(far_session *)) errand; /* for the thread inside, when it next waits for the fabric; NULL: none */
+    atomic_int entered; /* 1 while a thread is inside: a thread of the user, or housekeeping */
+    /* Function that another thread has left for the thread inside the session, which calls it when it next waits for
+     * the fabric; NULL: none. */
+    _Atomic(void (*)(far_session *)) deferred_call;
     far_parker parker;
-    far_context *scheduler; /* of the thread that is inside */
+    far_context *scheduler; /* context of the thread that is inside the session; tasks switch back to it */
 
     far_task *tasks[FAR_TASKS_MAX];
-    unsigned task_count; /* made so far */
+    unsigned task_count; /* number of tasks created so far */
     far_task *free_tasks;
-    far_task *direct; /* for synchronous calls where no verb is ever under way; NULL: none */
+    far_task *direct; /* task for synchronous calls on fabrics that execute verbs at once; NULL: none */
     far_task *ready_first, *ready_last;
-    _Atomic(far_task *) woken; /* stack of tasks woken from anywhere */
-    atomic_uint active;        /* tasks that are not free; housekeeping looks at it too */
-    unsigned sleeping;         /* tasks with a wake_at */
-    unsigned spawned;          /* tasks that far_spawn made and that have not ended */
+    _Atomic(far_task *) woken; /* stack of the tasks that were woken by any thread */
+    atomic_uint active;        /* number of tasks that are not free; housekeeping reads it too */
+    unsigned sleeping;         /* number of tasks with a finite wake_at */
+    unsigned spawned;          /* number of unfinished tasks that far_spawn created */
 
     far_batch_box *free_boxes;
     far_scratch_chunk *free_chunks;
-    struct far_op_runs *ops; /* client/submit.c: operations submitted and not reaped */
+    struct far_op_table *ops; /* operations that were submitted and not reaped (client/submit.c) */
 
-    far_session_pins pins;     /* pool/epoch.h */
-    struct far_memory *memory; /* pool/alloc.h: what it holds of far memory */
+    far_session_pins pins;     /* pin counts; the rules for pins are in pool/epoch/epoch.h */
+    struct far_memory *memory; /* far memory that the session owns (pool/alloc/alloc.h) */
 
     far_random random;
     far_stats stats[FAR_STATS_KINDS];
-    far_stats told; /* the part of their sum that its handle has added up (client/bulletin.c) */
+    /* the part of `stats`, summed over all kinds, that the handle has already added to its status record
+     * (client/status.c) */
+    far_stats told;
     far_index_ops by_index[FAR_COUNTED_INDEXES];
     atomic_bool closing;
-    atomic_uint calls; /* API calls inside (pool/handle.h: far_call_enter) */
-    unsigned visitors; /* housekeeping looks at it: not to be freed; under the pool's lock */
-    far_session *next; /* in the pool's list */
+    atomic_uint calls; /* number of API calls in progress (far_call_enter in pool/handle.h) */
+    /* Number of threads that use this session through the session list, so that it must not be freed; guarded by the
+     * list's lock. */
+    unsigned visitors;
+    far_session *next; /* next session in the session list */
 };
 
-/* Pins. The counts of a session change only inside it (far_pins_settle: when it is lost, and changes them no more). */
+/* Pin counts. Only the thread inside the session changes them. far_pins_release_fenced reads the counts of a lost session,
+ * which do not change any more. */
 static inline void far_pins_add(far_session *s, uint64_t epoch) {
     atomic_uint *held = &s->pins.held[epoch & 1];
     atomic_store_explicit(held, atomic_load_explicit(held, memory_order_relaxed) + 1, memory_order_seq_cst);
 }
 
 
-void far_pin_date(far_task *t); /* by the fabric's watch */
+void far_pin_date(far_task *t); /* sets the time of the pin by the clock of the memory checker */
 
 
-/* The task, which holds none, holds one at that epoch. */
+/* Counts a pin of the task at this epoch. The task must not hold a pin. */
 static inline void far_pin_count(far_task *t, uint64_t epoch) {
     assert(t->pin.epoch == 0 && epoch != 0);
     t->pin.epoch = epoch;
@@ -166,7 +185,7 @@ static inline void far_pin_uncount(far_task *t) {
 }
 
 
-/* For asserts. */
+/* Returns true if the task holds the latch of this address. Used by asserts. */
 static inline bool far_latch_is_held(const far_task *t, far_addr addr) {
     for (unsigned i = 0; i < FAR_LATCHES_HELD_MAX; i++)
         if (t->latches[i].addr == addr && t->latches[i].granted)
@@ -175,11 +194,12 @@ static inline bool far_latch_is_held(const far_task *t, far_addr addr) {
 }
 
 
-/* Session life below the API: makes a session with a connection, not yet registered with the pool. */
-int far_session_new(far_fabric *fabric, far_team *team, far_session **session);
-void far_session_free(far_session *s); /* no task is active */
+/* Creates a session with a connection to the fabric. It is not registered with the pool yet. */
+int far_session_new(far_fabric *fabric, far_session_list *team, far_session **session);
+void far_session_free(far_session *s); /* frees the session; no task may be active */
 
-/* Entering: one thread at a time, waits for housekeeping to leave. */
+/* Entering: at most one thread is inside a session. This function waits until the thread inside, usually housekeeping,
+ * leaves. */
 void far_session_wait_to_enter(far_session *s);
 
 
@@ -201,40 +221,47 @@ static inline void far_session_leave(far_session *s) {
 }
 
 
-/* Inside: */
-/* A task that is ready to run; kind: whose counters (a far_op_kind, or FAR_STATS_OTHER). NULL: too many, or no memory.
- */
+/* The following functions must be called by the thread inside the session. */
+/* Creates a task that is ready to run. `kind` selects its counters: a far_op_kind, or FAR_STATS_OTHER. Returns NULL if
+ * the session has too many tasks or memory is short. */
 far_task *far_task_new(far_session *s, unsigned kind, void (*run)(far_task *t, void *arg), void *arg);
-/* Makes sure that it has a coroutine, so that a call that must not fail finds one, if not at once. False: no memory. */
+/* Ensures that the session has at least one coroutine, so that a call that must not fail can wait for it. Returns false
+ * if memory is short. */
 bool far_session_prepare(far_session *s);
-bool far_session_step(far_session *s); /* completions, wake-ups, ready tasks; false: nothing was to be done */
-void far_session_run_until(far_session *s, const bool *condition); /* steps and waits */
-void far_session_drain(far_session *s);                            /* until no task is active */
+/* Handles completions and wake-ups and runs all ready tasks once. Returns false if no task was ready. */
+bool far_session_step(far_session *s);
+/* Runs steps, and waits for the fabric between them, until *condition is true. */
+void far_session_run_until(far_session *s, const bool *condition);
+void far_session_drain(far_session *s); /* runs steps until no task of the session is active */
 
-/* Enters, runs one function as a task to its end, leaves: how synchronous calls and housekeeping use tasks. */
+/* Enters the session, runs the function as a task to its end, and leaves. Synchronous calls and housekeeping use it. */
 int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg), void *arg);
 
-void far_session_lose(far_session *s, int status);   /* a verb failed: fences itself */
-int far_session_tell(const far_session *s, int err); /* words for why it is lost, if err says that it is; returns err */
+/* Marks the session as lost after a failed verb, and fences the connection of the session. */
+void far_session_lose(far_session *s, int status);
+/* If err means that the session is lost, sets the message that says why. Returns err. */
+int far_fail_session_lost(const far_session *s, int err);
 
-/* Asks the fabric (fabric.h: claim, is_dead, evict); the task waits for the answer. */
-int far_ask(far_task *t, far_question_kind kind, unsigned id, unsigned generation);
-/* As far_ask, with many questions at once; each gets its answer. Where an answer needs no round trip they are asked one
- * by one. */
-void far_ask_all(far_task *t, far_question *questions, unsigned count);
+/* Sends a control message to the fabric (fabric.h: claim, is_dead, evict) and waits for the reply, which it returns. */
+int far_control_send(far_task *t, far_control_kind kind, unsigned id, unsigned generation);
+/* Like far_control_send, for several messages at once. Each message receives its reply. If the fabric replies without a
+ * round trip, the messages are sent one after the other. */
+void far_control_send_all(far_task *t, far_control *questions, unsigned count);
 
-/* Between batch.c, scratch.c and session.c. */
-void far_task_wait_for(far_task *t, far_wait_for what); /* switches to the scheduler unless it is there already */
+/* Shared by batch.c, scratch.c and session.c. */
+/* Switches to the scheduler unless the awaited event has already happened. */
+void far_task_wait_for(far_task *t, far_wait_for what);
 void far_task_batch_done(far_task *t);
-/* As far_task_block, for a task that waits for one of another session, which perhaps nobody drives but this thread. */
+/* Like far_task_block, for a task that waits for a task of another session. If no other thread drives that session, the
+ * calling thread drives it while it waits. */
 void far_task_await_other(far_task *t);
-void far_box_back(far_task *t); /* the open batch is given up */
+void far_release_open_box(far_task *t); /* discards the open batch and returns its buffer */
 void far_boxes_free(far_session *s);
-void far_scratch_shrink(far_task *t); /* to the chunk that stays with the task */
+void far_scratch_shrink(far_task *t); /* frees all chunks except the one that stays with the task */
 void far_scratch_free(far_session *s);
 
 
-static inline void far_scratch_empty(far_task *t) { /* when the task ends */
+static inline void far_scratch_empty(far_task *t) { /* frees the scratch memory of a task that ends */
     if (t->chunk->below || t->chunk->size != FAR_SCRATCH_BYTES)
         far_scratch_shrink(t);
     else

@@ -1,4 +1,4 @@
-/* What a task can ask of its session and its fabric, and what it counts. */
+/* Small services of tasks: time, random numbers, counters, and properties of the session and the pool (task.h). */
 #include "task/session.h"
 
 

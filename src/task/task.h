@@ -1,112 +1,128 @@
-/* A task: one operation, or one piece of background work, as a coroutine of a session. This is what index code is
- * written against: it puts verbs, waits, allocates scratch memory, sleeps and waits for others, all through its task.
+/* A task is a coroutine of a session that executes one operation, or one piece of background work. Index code uses only
+ * this header: a task posts verbs, waits for them, allocates scratch memory, sleeps, and waits for other tasks.
  *
- *     far_write(t, leaf, image, 64);                 verbs are put into the open batch ...
+ *     far_write(t, leaf, image, 64);                 these two lines add verbs to the open batch
  *     far_cas(t, slot, old, new, &seen);
- *     if ((err = far_wait(t)) < 0) return err;       ... posted with one doorbell and waited for: one round trip
+ *     if ((err = far_wait(t)) < 0)                   posts the batch with one doorbell and waits: one round trip
+ *         return err;
  *
- * Errors stick: once a verb failed, the session is lost, and every later far_wait of it says so. */
+ * Errors are permanent: after a verb has failed, the session is lost, and every later far_wait in this session fails.
+ */
 #ifndef FAR_TASK_TASK_H
 #define FAR_TASK_TASK_H
 
 #include "fabric/fabric.h"
 #include "farindex.h"
 
-#define FAR_TASKS_MAX  256 /* of a session together, each with an 8-bit number */
-#define FAR_OPS_MAX    200 /* of them operations of the user: these always find their tasks ... */
-#define FAR_SPAWN_MAX  40  /* ... because no more work is spawned than this; the rest is left to housekeeping */
+#define FAR_TASKS_MAX 256 /* limit per session; each task has an 8-bit number */
+/* largest number of tasks that execute operations of the user in one session; the remaining tasks are for spawned work
+ */
+#define FAR_OPS_MAX   200
+/* Largest number of unfinished spawned tasks in one session. Together with FAR_OPS_MAX this is less than FAR_TASKS_MAX,
+ * so an operation of the user always finds a task. Work beyond this limit is left to housekeeping. */
+#define FAR_SPAWN_MAX  40
 #define FAR_TASK_STACK (64 * 1024)
 
 typedef struct far_task far_task;
 
-/* Verbs: put into the task's open batch. What `local` points to must stay as it is until the verb completed. Addresses
- * are checked when the batch is posted: one outside the pool makes far_wait (or far_post) return FAR_ERR_CORRUPT, and
- * nothing of it is posted. */
+/* Verbs. Each function adds a verb to the open batch of the task. The local memory must stay valid and unchanged until
+ * the verb has completed. Addresses are checked when the batch is posted. If an address is outside the pool, far_wait
+ * or far_post returns FAR_ERR_CORRUPT and posts no verb of the batch. */
 void far_read(far_task *t, far_addr addr, void *to, size_t bytes);
-void far_read_marked(far_task *t, far_addr addr, void *to, size_t bytes, unsigned flags); /* and far_mark */
+/* like far_read, followed by far_mark(t, flags) */
+void far_read_marked(far_task *t, far_addr addr, void *to, size_t bytes, unsigned flags);
 void far_write(far_task *t, far_addr addr, const void *from, size_t bytes);
-void far_cas(far_task *t, far_addr addr, uint64_t expected, uint64_t desired, uint64_t *old); /* old may be NULL */
+/* *old receives the word that the CAS found; old may be NULL */
+void far_cas(far_task *t, far_addr addr, uint64_t expected, uint64_t desired, uint64_t *old);
 void far_faa(far_task *t, far_addr addr, uint64_t addend, uint64_t *old);
 void far_masked_cas(far_task *t, far_addr addr, uint64_t compare, uint64_t compare_mask, uint64_t swap,
                     uint64_t swap_mask, uint64_t *old);
-void far_mark(far_task *t, unsigned flags); /* adds FAR_VERB_ flags to the verb put last */
+void far_mark(far_task *t, unsigned flags); /* adds FAR_VERB_ flags to the verb that was added last */
 
-int far_start(far_task *t); /* posts the open batch; the next far_wait waits for it too (to overlap work) */
-int far_wait(
-    far_task *t); /* posts the open batch, waits for all that was started: one round trip, plus one per fence */
-int far_post(
-    far_task *t); /* posts the open batch and waits for it never: only hints and cleaning. Local memory: far_scratch */
+int far_start(far_task *t); /* posts the open batch and does not wait; the next far_wait also waits for it */
+/* Posts the open batch and waits for all started batches: one round trip, plus one for each fence in the batch. */
+int far_wait(far_task *t);
+/* Posts the open batch, and no far_wait waits for it. Only for verbs with results that the operation does not need.
+ * Their local memory must come from far_scratch. */
+int far_post(far_task *t);
 
-void far_wait_for_posted(far_task *t); /* until nothing that was posted is under way; the open batch stays open */
+void far_wait_for_posted(far_task *t); /* waits until no posted verb is in flight; the open batch stays open */
 
-/* A verb will be put for this memory. Whoever puts many says so for all of them first, in a row: on mapped memory their cache
- * misses then overlap, and so does finding out where each address lies, for which a processor looks few instructions ahead. */
+/* Announces that a verb for this memory will follow. A caller that will add many verbs announces all of them first, one
+ * after the other. On mapped memory the processor then overlaps their cache misses and the translation of their
+ * addresses. */
 void far_prefetch(far_task *t, far_addr addr);
 
-/* Gives up the open batch. For an operation that fails before it posts what it has put: the memory of those verbs goes,
- * near and far, and at its end a task posts whatever is still open. */
-void far_forget(far_task *t);
+/* Discards the open batch. An operation that fails before it posts must call this, because the local and far memory of
+ * these verbs may be freed, and the end of a task posts all verbs that are still open. */
+void far_discard_batch(far_task *t);
 
-/* One verb, put and waited for: one round trip, with whatever else is open. On mapped memory it needs no batch. flags: as
- * of far_mark. */
+/* Adds a READ or a WRITE and waits for it together with all other open verbs, in one round trip. On mapped memory this
+ * needs no batch. `flags` is as for far_mark. */
 int far_read_now(far_task *t, far_addr addr, void *to, size_t bytes, unsigned flags);
 int far_write_now(far_task *t, far_addr addr, const void *from, size_t bytes);
 
-/* As far_write, ahead of verbs that are waited for, of memory that nobody else knows of yet or that is locked: its place
- * in time does not matter. On mapped memory it takes effect at once, and is of the round trip of the next wait; it cannot be
- * given up any more then. */
+/* Like far_write, for memory that no other client can reach yet or that this client has locked, so that the moment of
+ * the WRITE does not matter. The caller must wait for a later verb. On mapped memory the WRITE is executed at once and
+ * cannot be discarded; it belongs to the round trip of the next wait. */
 void far_write_ahead(far_task *t, far_addr addr, const void *from, size_t bytes);
 
-/* A word as an atomic sees it, in one round trip each. */
+/* far_read_word, far_write_word and far_cas_word read, write or compare-and-swap one word atomically, in one round
+ * trip. */
 int far_read_word(far_task *t, far_addr addr, uint64_t *word);
 int far_write_word(far_task *t, far_addr addr, uint64_t word);
-int far_cas_word(far_task *t, far_addr addr, uint64_t expected, uint64_t desired,
-                 uint64_t *old); /* won: *old == expected; old may be NULL */
+/* The CAS succeeded if *old == expected. old may be NULL. */
+int far_cas_word(far_task *t, far_addr addr, uint64_t expected, uint64_t desired, uint64_t *old);
 
-/* A CAS, and a READ put behind it, in one round trip: how a lock is taken. On mapped memory they need no batch. */
+/* Posts a CAS on `word` and a READ of `addr` after it, and waits for both in one round trip. Used to take a lock and
+ * read what it protects. On mapped memory this needs no batch. */
 int far_cas_and_read(far_task *t, far_addr word, uint64_t expected, uint64_t desired, uint64_t *old, far_addr addr,
                      void *to, size_t bytes);
 
-/* Memory of this task, gone when it ends (after its unwaited verbs too); usable for verbs on every fabric. 16-byte
- * aligned, not zeroed; NULL when the process is out of memory. */
+/* Scratch memory of the task. It is freed when the task ends, after all its verbs have completed, and it can be used
+ * for verbs on every fabric. It is aligned to 16 bytes and not zeroed. Returns NULL if the process is out of memory. */
 void *far_scratch(far_task *t, size_t bytes);
 typedef struct far_scratch_mark {
     void *chunk;
     size_t used;
 } far_scratch_mark;
 far_scratch_mark far_scratch_here(far_task *t);
-void far_scratch_back(far_task *t,
-                      far_scratch_mark mark); /* gives back all that was taken since; not while unwaited verbs use it */
+/* Frees all scratch memory that was allocated since the mark was taken. No verb in flight may use that memory. */
+void far_scratch_back(far_task *t, far_scratch_mark mark);
 
-/* Time. A retry backs off: attempt 0, 1, 2 ... waits a random time around rtt * 2^attempt (bounded), or around as long as
- * the caller says; other tasks run meanwhile. */
+/* Time. far_back_off waits before a retry: a random time around rtt * 2^attempt (bounded). far_back_off_for waits a
+ * random time around `ns`. Other tasks run meanwhile. */
 uint64_t far_now(const far_task *t);
 uint64_t far_rtt(const far_task *t);
 void far_back_off(far_task *t, unsigned attempt);
 void far_back_off_for(far_task *t, uint64_t ns);
 void far_sleep(far_task *t, uint64_t ns);
-void far_yield(far_task *t); /* lets the other ready tasks run */
+void far_yield(far_task *t); /* lets the other ready tasks of the session run */
 uint64_t far_task_random(far_task *t);
 
-/* Waiting for another task, of any session of this handle. Set the condition under a lock of your own, then wake. A
- * task that was woken looks at its condition again: wake-ups may come early. A wake before the block is not lost. */
+/* Waiting for another task of any session of this handle. The other task sets a condition under a lock of the caller's
+ * choice, and then calls far_task_wake. The woken task must check its condition again, because wake-ups may be early. A
+ * wake-up before the block is not lost. */
 void far_task_block(far_task *t);
 void far_task_block_until(far_task *t, uint64_t time);
-void far_task_wake(far_task *t); /* from any thread; t must not have ended */
+void far_task_wake(far_task *t); /* may be called by any thread; t must not have ended */
 
-/* Nobody drives a task that is left behind when its session is not used: the handle has no housekeeping thread. */
+/* Returns true if the handle has no housekeeping thread. Then no thread runs a task in a session that its user does not
+ * use. */
 bool far_task_is_unattended(const far_task *t);
 
-/* Background work of the running operation: a task of the same session that starts with a copy of `bytes` bytes at arg,
- * holds the same pin, and counts as background work of the same kind of operation. False: FAR_SPAWN_MAX are under way;
- * do without, or do it now. */
+/* Starts background work of the running operation: creates a task of the same session, which receives a copy of `bytes`
+ * bytes at arg, holds a pin at the same epoch, and is counted as background work of the same kind of operation. Returns
+ * false if FAR_SPAWN_MAX such tasks are unfinished or memory is short; the caller then skips the work or does it
+ * itself. */
 bool far_spawn(far_task *t, void (*run)(far_task *t, void *arg), const void *arg, size_t bytes);
 
-/* A named point of index code, where a simulated test can stop, kill or reorder. Costs nothing elsewhere. The linker gathers
- * all of a binary (points.h): what tests never came to can be told without a list that somebody keeps. */
+/* A named point in index code, where a test on the simulator can stop, end or reorder a client. Outside of the
+ * simulator it costs one predicted branch. The linker collects all points of a binary (points.h), so that tests can
+ * list the points that were never reached. */
 typedef struct far_point_site {
     const char *name, *function;
-    _Atomic uint64_t met; /* how often it was reached, on the simulator */
+    _Atomic uint64_t met; /* how often the point was reached on the simulator */
 } far_point_site;
 #define far_point(t, point_name)                                                                                       \
     do {                                                                                                               \
@@ -118,22 +134,24 @@ typedef struct far_point_site {
 void far_task_reached(far_task *t, far_point_site *site);
 
 void far_count_retry(far_task *t);
-void far_count_lock_retry(far_task *t); /* a retry because somebody holds a lock */
-void far_count_stale(far_task *t);      /* what a cache gave turned out to be old */
-void far_note_added(far_task *t,
-                    bool added); /* a put in the way of adding a key, or of changing one: the last note counts */
+void far_count_lock_retry(far_task *t); /* counts a retry because another client holds a lock */
+void far_count_stale(far_task *t);      /* counts that an entry of a local cache was outdated */
+/* Notes whether the current put adds a key or changes one. The last call before the put succeeds counts. */
+void far_note_added(far_task *t, bool added);
 void far_count_cache(far_task *t, bool hit);
-void far_count_combined(far_task *t, bool write); /* an operation that RDWC served */
+void far_count_combined(far_task *t, bool write); /* counts an operation that RDWC served together with another one */
 
 far_session *far_task_session(const far_task *t);
 far_pool *far_task_pool(const far_task *t);
 far_fabric *far_task_fabric(const far_task *t);
-unsigned far_task_nodes(const far_task *t); /* memory nodes of the pool */
-/* Whether these bytes lie in the pool: to be asked for an address that was read from far memory, before it is used. */
+unsigned far_task_nodes(const far_task *t); /* number of memory nodes of the pool */
+/* Returns true if these bytes are inside the pool. Index code calls this before it uses an address that was read from
+ * far memory. */
 bool far_task_reaches(const far_task *t, far_addr addr, uint64_t bytes);
-unsigned far_task_number(const far_task *t);                      /* 0..255 */
-unsigned far_task_client(const far_task *t);                      /* the session's id, 1..16382 */
-unsigned far_task_generation(const far_task *t);                  /* 16 bits */
-const far_capabilities *far_task_capabilities(const far_task *t); /* the pool's: what all its clients go by */
+unsigned far_task_number(const far_task *t);     /* number of the task in its session, 0 .. 255 */
+unsigned far_task_client(const far_task *t);     /* id of the session, 1 .. 16382 */
+unsigned far_task_generation(const far_task *t); /* generation of the session's id, 16 bits */
+/* Returns the capabilities that all clients of the pool rely on. */
+const far_capabilities *far_task_capabilities(const far_task *t);
 
 #endif

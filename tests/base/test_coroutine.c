@@ -1,21 +1,18 @@
-/* Coroutines: who runs after a switch, ends and resets, thousands of them, and several threads that share them. */
+/* Coroutines (base/coroutine.h): the order of execution, finishing and resetting, thousands of contexts, and several
+ * threads. */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "base/coroutine.h"
 #include "base/random.h"
 #include "base/sanitizer.h"
+#include "test.h"
 
-/* A failed assertion jumps to the stack of the test, so coroutines only record, and the tests assert on their own
- * stack. */
+/* A failed assertion jumps to the stack of the test. So coroutines only record results, and the tests assert on their
+ * own stack. */
 
 enum { STACK_BYTES = 64 << 10 };
 
@@ -33,33 +30,34 @@ typedef struct walker {
 } walker;
 
 
-static void note(trace *t, char c) {
+static void append_char(trace *t, char c) {
     if (t->length + 1 < sizeof t->text)
         t->text[t->length++] = c;
 }
 
 
-static void walk(void *arg) {
+/* Appends its name and switches to `next`, `rounds` times. Then it appends its name in capitals and exits to `last`. */
+static void visit_next(void *arg) {
     walker *w = arg;
     w->seen = far_context_current();
     for (int i = 0; i < w->rounds; i++) {
-        note(w->trace, w->name);
+        append_char(w->trace, w->name);
         far_context_switch(w->next);
     }
-    note(w->trace, (char)(w->name - 'a' + 'A'));
+    append_char(w->trace, (char)(w->name - 'a' + 'A'));
     far_context_exit(w->last);
 }
 
 
 static void make_walker(walker *w, trace *t, char name, int rounds, far_context *next, far_context *last) {
     *w = (walker){.next = next, .last = last, .trace = t, .name = name, .rounds = rounds};
-    w->self = far_context_new(STACK_BYTES, walk, w);
+    w->self = far_context_new(STACK_BYTES, visit_next, w);
     assert_non_null(w->self);
 }
 
 
-static void switches_run_in_the_order_asked_for(void **state) {
-    (void)state;
+/* A switch runs the chosen coroutine until it switches back, in any order. */
+TEST(switches_run_in_the_order_asked_for) {
     trace t = {.length = 0};
     walker a, b;
     far_context *home = far_context_current();
@@ -70,7 +68,7 @@ static void switches_run_in_the_order_asked_for(void **state) {
     far_context *order[] = {a.self, b.self, b.self, a.self, a.self, b.self};
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
         far_context_switch(order[i]);
-        note(&t, '.');
+        append_char(&t, '.');
         assert_ptr_equal(far_context_current(), home);
     }
     assert_string_equal(t.text, "a.b.b.a.A.B.");
@@ -81,8 +79,8 @@ static void switches_run_in_the_order_asked_for(void **state) {
 }
 
 
-static void coroutines_switch_to_each_other_and_not_to_their_starter(void **state) {
-    (void)state;
+/* Three coroutines switch to each other in a ring, without the context that has started them. */
+TEST(coroutines_switch_to_each_other_and_not_to_their_starter) {
     trace t = {.length = 0};
     walker w[3];
     far_context *home = far_context_current();
@@ -101,8 +99,8 @@ static void coroutines_switch_to_each_other_and_not_to_their_starter(void **stat
 }
 
 
-static void a_switch_to_oneself_returns_at_once(void **state) {
-    (void)state;
+/* A switch to the running context returns at once. */
+TEST(a_switch_to_oneself_returns_at_once) {
     trace t = {.length = 0};
     walker a;
     make_walker(&a, &t, 'a', 3, NULL, far_context_current());
@@ -114,10 +112,10 @@ static void a_switch_to_oneself_returns_at_once(void **state) {
 }
 
 
-/* ---- Life and death ---- */
+/* ---- Finishing, resetting and freeing ---- */
 
-static void a_finished_context_is_reset_and_runs_something_else(void **state) {
-    (void)state;
+/* A finished context can be reset, and runs its new entry on the same stack. */
+TEST(a_finished_context_is_reset_and_runs_something_else) {
     trace t = {.length = 0};
     walker a, b;
     far_context *home = far_context_current();
@@ -126,7 +124,7 @@ static void a_finished_context_is_reset_and_runs_something_else(void **state) {
     far_context_switch(a.self);
     b = a;
     b.name = 'b';
-    far_context_reset(a.self, walk, &b);
+    far_context_reset(a.self, visit_next, &b);
     far_context_switch(a.self);
     far_context_switch(a.self);
     assert_string_equal(t.text, "aAbB");
@@ -134,58 +132,58 @@ static void a_finished_context_is_reset_and_runs_something_else(void **state) {
 }
 
 
-static void a_context_that_never_ran_can_be_reset_or_freed(void **state) {
-    (void)state;
+/* A context that never ran can be reset or freed without running its entry. */
+TEST(a_context_that_never_ran_can_be_reset_or_freed) {
     trace t = {.length = 0};
     walker a, b;
     far_context *home = far_context_current();
     make_walker(&a, &t, 'a', 0, home, home);
     b = a;
     b.name = 'b';
-    far_context_reset(a.self, walk, &b);
+    far_context_reset(a.self, visit_next, &b);
     far_context_switch(a.self);
     assert_string_equal(t.text, "B");
-    far_context_reset(a.self, walk, &a);
+    far_context_reset(a.self, visit_next, &a);
     far_context_free(a.self);
     far_context_free(NULL);
     assert_string_equal(t.text, "B");
 }
 
 
-static void one_context_serves_many_entries_in_turn(void **state) {
-    (void)state;
+/* A context can be reset many times. */
+TEST(one_context_serves_many_entries_in_turn) {
     enum { TIMES = FAR_TSAN ? 2000 : 100000 };
     far_context *home = far_context_current();
     walker w = {.next = home, .last = home, .trace = &(trace){.length = 0}, .name = 'a', .rounds = 1};
-    far_context *c = far_context_new(STACK_BYTES, walk, &w);
+    far_context *c = far_context_new(STACK_BYTES, visit_next, &w);
     for (int i = 0; i < TIMES; i++) {
         w.trace->length = 0;
         far_context_switch(c);
         far_context_switch(c);
         assert_int_equal(w.trace->length, 2);
-        far_context_reset(c, walk, &w);
+        far_context_reset(c, visit_next, &w);
     }
     far_context_free(c);
 }
 
 
-/* Frees the context that exits to it. */
-static void bury(void *arg) {
+/* Frees the context that has exited to this one. */
+static void free_exited(void *arg) {
     walker *w = arg;
     far_context_switch(w->next);
     far_context_free(w->next);
-    note(w->trace, 'x');
+    append_char(w->trace, 'x');
     far_context_exit(w->last);
 }
 
 
-static void a_coroutine_frees_another_that_exited_to_it(void **state) {
-    (void)state;
+/* A coroutine may free another one that has exited to it. */
+TEST(a_coroutine_frees_another_that_exited_to_it) {
     trace t = {.length = 0};
     walker a;
     make_walker(&a, &t, 'a', 0, NULL, NULL);
     walker b = {.next = a.self, .last = far_context_current(), .trace = &t};
-    b.self = far_context_new(STACK_BYTES, bury, &b);
+    b.self = far_context_new(STACK_BYTES, free_exited, &b);
     a.last = b.self;
     far_context_switch(b.self);
     assert_string_equal(t.text, "Ax");
@@ -200,6 +198,7 @@ typedef struct member {
 } member;
 
 
+/* Computes a sum and switches to `home` in each step, so that wrong registers or stacks change the result. */
 static void sum_up(void *arg) {
     member *m = arg;
     uint64_t sum = 0;
@@ -222,8 +221,8 @@ static void init_member(member *m, far_context *home, int steps) {
 }
 
 
-static void thousands_of_contexts_live_side_by_side(void **state) {
-    (void)state;
+/* Thousands of coroutines that are switched in random order keep their own stacks. */
+TEST(thousands_of_contexts_live_side_by_side) {
     enum { MEMBERS = FAR_TSAN ? 1500 : 5000, STEPS = 10 };
     member *m = calloc(MEMBERS, sizeof *m);
     int *order = malloc((size_t)MEMBERS * (STEPS + 1) * sizeof *order);
@@ -259,7 +258,7 @@ typedef struct relay {
 } relay;
 
 
-/* pthread_self counts as constant, so it is called from functions of its own. */
+/* The compiler assumes that pthread_self is constant within a function, so this function is not inlined. */
 __attribute__((noinline)) static void record_leg(relay *r) {
     r->thread[r->leg] = pthread_self();
     r->current[r->leg] = far_context_current();
@@ -288,8 +287,8 @@ static void *run_one_leg(void *arg) {
 }
 
 
-static void a_coroutine_moves_from_thread_to_thread(void **state) {
-    (void)state;
+/* A coroutine can be resumed by other threads, and the contexts of the threads stay correct. */
+TEST(a_coroutine_moves_from_thread_to_thread) {
     relay r = {.leg = 0};
     pthread_t others[2];
     far_context *home = far_context_current();
@@ -313,18 +312,19 @@ static void a_coroutine_moves_from_thread_to_thread(void **state) {
 }
 
 
-enum { CROWD = 64, CROWD_STEPS = FAR_TSAN ? 200 : 2000 };
+enum { MEMBERS_IN_QUEUE = 64, QUEUE_STEPS = FAR_TSAN ? 200 : 2000 };
 
-typedef struct crowd {
+typedef struct member_queue {
     pthread_mutex_t mutex;
-    member members[CROWD];
-    int steps_left[CROWD];
-    int queue[CROWD], head, queued, unfinished, strayed;
-} crowd;
+    member members[MEMBERS_IN_QUEUE];
+    int steps_left[MEMBERS_IN_QUEUE];
+    int queue[MEMBERS_IN_QUEUE], head, queued, unfinished, strayed;
+} member_queue;
 
 
-static void *drive_crowd(void *arg) {
-    crowd *c = arg;
+/* Runs members of the queue until all have finished. */
+static void *run_members(void *arg) {
+    member_queue *c = arg;
     far_context *home = far_context_current();
     int strayed = 0;
     pthread_mutex_lock(&c->mutex);
@@ -336,7 +336,7 @@ static void *drive_crowd(void *arg) {
             continue;
         }
         int chosen = c->queue[c->head];
-        c->head = (c->head + 1) % CROWD;
+        c->head = (c->head + 1) % MEMBERS_IN_QUEUE;
         c->queued--;
         pthread_mutex_unlock(&c->mutex);
 
@@ -346,7 +346,7 @@ static void *drive_crowd(void *arg) {
 
         pthread_mutex_lock(&c->mutex);
         if (c->steps_left[chosen]-- > 0)
-            c->queue[(c->head + c->queued++) % CROWD] = chosen;
+            c->queue[(c->head + c->queued++) % MEMBERS_IN_QUEUE] = chosen;
         else
             c->unfinished--;
     }
@@ -356,21 +356,22 @@ static void *drive_crowd(void *arg) {
 }
 
 
-static void threads_share_a_crowd_of_coroutines(void **state) {
-    (void)state;
-    static crowd c = {.mutex = PTHREAD_MUTEX_INITIALIZER, .queued = CROWD, .unfinished = CROWD};
+/* Three threads resume the same 64 coroutines in turn. */
+TEST(threads_share_many_coroutines) {
+    static member_queue c = {
+        .mutex = PTHREAD_MUTEX_INITIALIZER, .queued = MEMBERS_IN_QUEUE, .unfinished = MEMBERS_IN_QUEUE};
     pthread_t threads[3];
-    for (int i = 0; i < CROWD; i++) {
-        init_member(&c.members[i], NULL, CROWD_STEPS);
-        c.steps_left[i] = CROWD_STEPS;
+    for (int i = 0; i < MEMBERS_IN_QUEUE; i++) {
+        init_member(&c.members[i], NULL, QUEUE_STEPS);
+        c.steps_left[i] = QUEUE_STEPS;
         c.queue[i] = i;
     }
     for (int i = 0; i < 3; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, drive_crowd, &c), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, run_members, &c), 0);
     for (int i = 0; i < 3; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
     assert_int_equal(c.strayed, 0);
-    for (int i = 0; i < CROWD; i++) {
+    for (int i = 0; i < MEMBERS_IN_QUEUE; i++) {
         assert_int_equal(c.members[i].sum, c.members[i].expected);
         assert_int_equal(c.members[i].strayed, 0);
         far_context_free(c.members[i].self);
@@ -382,42 +383,24 @@ static void threads_share_a_crowd_of_coroutines(void **state) {
 
 static unsigned visits;
 
-static void go_home_for_ever(void *arg) {
+static void switch_back_for_ever(void *arg) {
     for (;; visits++)
         far_context_switch(arg);
 }
 
 
-static void many_switches_and_what_they_cost(void **state) {
-    (void)state;
+/* Prints the time per switch, after many switches between two contexts. */
+TEST(many_switches_and_what_they_cost) {
     enum { ROUNDS = FAR_TSAN ? 20000 : 500000 };
     struct timespec begin, end;
     visits = 0;
-    far_context *c = far_context_new(STACK_BYTES, go_home_for_ever, far_context_current());
+    far_context *c = far_context_new(STACK_BYTES, switch_back_for_ever, far_context_current());
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (int i = 0; i < ROUNDS; i++)
         far_context_switch(c);
     clock_gettime(CLOCK_MONOTONIC, &end);
     double ns = (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec);
     print_message("%.1f ns per switch\n", ns / (2.0 * ROUNDS));
-    assert_int_equal(visits, ROUNDS - 1); /* the last visit has not come back yet */
+    assert_int_equal(visits, ROUNDS - 1); /* the last visit has not returned from its switch yet */
     far_context_free(c);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(switches_run_in_the_order_asked_for),
-        cmocka_unit_test(coroutines_switch_to_each_other_and_not_to_their_starter),
-        cmocka_unit_test(a_switch_to_oneself_returns_at_once),
-        cmocka_unit_test(a_finished_context_is_reset_and_runs_something_else),
-        cmocka_unit_test(a_context_that_never_ran_can_be_reset_or_freed),
-        cmocka_unit_test(one_context_serves_many_entries_in_turn),
-        cmocka_unit_test(a_coroutine_frees_another_that_exited_to_it),
-        cmocka_unit_test(thousands_of_contexts_live_side_by_side),
-        cmocka_unit_test(a_coroutine_moves_from_thread_to_thread),
-        cmocka_unit_test(threads_share_a_crowd_of_coroutines),
-        cmocka_unit_test(many_switches_and_what_they_cost),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

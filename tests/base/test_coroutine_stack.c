@@ -1,8 +1,6 @@
-/* The stack of a coroutine: alignment, size, guard page, unwinding, and what survives a switch. */
-#include <setjmp.h>
+/* The stack of a coroutine (base/coroutine.h): alignment, size, guard page, unwinding, and the registers that a switch
+ * preserves. */
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,17 +10,17 @@
 #include <unistd.h>
 #include <unwind.h>
 
-#include <cmocka.h>
-
 #include "base/coroutine.h"
 #include "base/sanitizer.h"
+#include "test.h"
 
 #if FAR_TSAN
 #include <sanitizer/tsan_interface.h>
 #endif
 
 #if FAR_ASAN
-/* gcc's default is without the fake stacks, which a switch has to follow too. */
+/* Switches on the fake stacks of the address sanitizer, which gcc does not use by default, so that the tests cover them
+ * too. */
 const char *__asan_default_options(void);
 
 
@@ -31,8 +29,8 @@ const char *__asan_default_options(void) {
 }
 #endif
 
-/* What a switch does to stacks and registers. A failed assertion jumps to the stack of the test, so coroutines only
- * record, and the tests assert on their own stack. */
+/* A failed assertion jumps to the stack of the test. So coroutines only record results, and the tests assert on their
+ * own stack. */
 
 enum { STACK_BYTES = 64 << 10 };
 
@@ -54,8 +52,8 @@ static void probe_alignment(void *arg) {
 }
 
 
-static void a_new_stack_is_aligned_as_the_abi_demands(void **state) {
-    (void)state;
+/* The first frame of a coroutine is aligned to 16 bytes, as calls with floating-point arguments need. */
+TEST(a_new_stack_is_aligned_as_the_abi_demands) {
     probe p = {.home = far_context_current()};
     far_context *c = far_context_new(STACK_BYTES, probe_alignment, &p);
     far_context_switch(c);
@@ -82,8 +80,8 @@ static void probe_unwinding(void *arg) {
 void far_context_begin(void);
 
 
-static void unwinding_ends_at_the_first_frame_of_the_coroutine(void **state) {
-    (void)state;
+/* Unwinding the stack of a coroutine ends at far_context_begin. */
+TEST(unwinding_ends_at_the_first_frame_of_the_coroutine) {
     probe p = {.home = far_context_current()};
     far_context *c = far_context_new(STACK_BYTES, probe_unwinding, &p);
     far_context_switch(c);
@@ -103,14 +101,14 @@ typedef struct diver {
 } diver;
 
 
-/* Goes down until `bytes` of stack are in use, switches away there and on every 64th frame of the way back. */
-__attribute__((noinline)) static void dive(diver *d, int depth) {
+/* Recurses until `bytes` of the stack are in use. Switches away there, and in every 64th frame on the way back. */
+__attribute__((noinline)) static void use_stack(diver *d, int depth) {
     volatile unsigned char block[512];
     for (size_t i = 0; i < sizeof block; i++)
         block[i] = (unsigned char)(depth + i);
     size_t used = d->start - (uintptr_t)__builtin_frame_address(0);
     if (used < d->bytes) {
-        dive(d, depth + 1);
+        use_stack(d, depth + 1);
     } else {
         d->reached = used;
         far_context_switch(d->home);
@@ -122,25 +120,25 @@ __attribute__((noinline)) static void dive(diver *d, int depth) {
 }
 
 
-static void dive_and_exit(void *arg) {
+static void use_stack_and_exit(void *arg) {
     diver *d = arg;
     d->start = (uintptr_t)__builtin_frame_address(0);
     d->damaged--;
-    dive(d, 0);
+    use_stack(d, 0);
     d->damaged++;
     d->bytes = 0;
     far_context_exit(d->home);
 }
 
 
-static void all_the_stack_that_was_asked_for_can_be_used(void **state) {
-    (void)state;
+/* A coroutine can use the whole stack size that was requested. */
+TEST(all_the_stack_that_was_asked_for_can_be_used) {
     enum { BYTES = 1 << 20, SLACK = 8 << 10 };
     diver d[2];
     far_context *c[2];
     for (int i = 0; i < 2; i++) {
         d[i] = (diver){.home = far_context_current(), .bytes = BYTES - SLACK};
-        c[i] = far_context_new(BYTES, dive_and_exit, &d[i]);
+        c[i] = far_context_new(BYTES, use_stack_and_exit, &d[i]);
     }
     while (d[0].bytes > 0 || d[1].bytes > 0) {
         for (int i = 0; i < 2; i++)
@@ -169,19 +167,19 @@ static int signal_that_ends_a_child(void (*body)(void)) {
 }
 
 
-/* The sanitizers catch the signal themselves, or use more of the stack than the test can reckon with. */
+/* Not with sanitizers: they handle the signal themselves, and use an unknown amount of stack. */
 #if !FAR_ASAN && !FAR_TSAN
 static void overflow_by_a_page(void) {
     diver d = {.home = far_context_current(), .bytes = STACK_BYTES + (size_t)sysconf(_SC_PAGESIZE)};
     far_context *c[9];
-    for (int i = 0; i < 9; i++) /* other stacks lie around it, which would take the overflow in silence */
-        c[i] = far_context_new(STACK_BYTES, dive_and_exit, &d);
+    for (int i = 0; i < 9; i++) /* without a guard page the overflow would write to one of these adjacent stacks */
+        c[i] = far_context_new(STACK_BYTES, use_stack_and_exit, &d);
     far_context_switch(c[4]);
 }
 
 
-static void an_overflow_hits_the_guard_page(void **state) {
-    (void)state;
+/* A stack overflow ends the process by a signal, and does not write to other memory. */
+TEST(an_overflow_hits_the_guard_page) {
     assert_int_equal(signal_that_ends_a_child(overflow_by_a_page), SIGSEGV);
 }
 #endif
@@ -197,14 +195,14 @@ static void start_an_entry_that_returns(void) {
 }
 
 
-static void an_entry_that_returns_aborts(void **state) {
-    (void)state;
+/* The process aborts if the entry function of a coroutine returns. */
+TEST(an_entry_that_returns_aborts) {
     assert_int_equal(signal_that_ends_a_child(start_an_entry_that_returns), SIGABRT);
 }
 
 
-static void a_stack_that_cannot_be_had_gives_null(void **state) {
-    (void)state;
+/* far_context_new returns NULL if the stack cannot be allocated. */
+TEST(a_stack_that_cannot_be_had_gives_null) {
     assert_null(far_context_new(SIZE_MAX, return_from_entry, NULL));
     assert_null(far_context_new(SIZE_MAX - 4096, return_from_entry, NULL));
     assert_null(far_context_new(SIZE_MAX / 8, return_from_entry, NULL));
@@ -284,8 +282,8 @@ static void switch_to_both(void *arg) {
 }
 
 
-static void callee_saved_registers_survive_a_switch(void **state) {
-    (void)state;
+/* All callee-saved registers have their old values after a switch. */
+TEST(callee_saved_registers_survive_a_switch) {
     holder h[3];
     far_context *c[2];
     for (int i = 0; i < 3; i++) {
@@ -316,8 +314,8 @@ static void add_floats(void *arg) {
 }
 
 
-static void floats_survive_a_switch(void **state) {
-    (void)state;
+/* Floating-point computations are correct across switches. */
+TEST(floats_survive_a_switch) {
     holder h[2] = {{.home = far_context_current(), .sum = 0.5}, {.home = far_context_current(), .sum = 0.25}};
     far_context *c[2];
     for (int i = 0; i < 2; i++)
@@ -333,10 +331,10 @@ static void floats_survive_a_switch(void **state) {
 }
 
 
-/* ---- Stacks that were given up ---- */
+/* ---- Stacks of contexts that were freed before they finished ---- */
 
-/* Frames of a size known only at run time stay on the real stack, whatever the address sanitizer does with others:
- * their red zones are what a dropped stack would leave behind. */
+/* Uses frames with a size that is known only at run time. The address sanitizer keeps such frames on the real stack, so
+ * their red zones remain there when the context is dropped. */
 __attribute__((noinline)) static void leave_red_zones(diver *d, int count) {
     volatile unsigned char block[count % 7 * 16 + 20];
     block[0] = (unsigned char)count;
@@ -348,20 +346,20 @@ __attribute__((noinline)) static void leave_red_zones(diver *d, int count) {
 }
 
 
-static void litter(void *arg) {
+static void leave_red_zones_and_switch(void *arg) {
     diver *d = arg;
     leave_red_zones(d, 100);
     far_context_exit(d->home);
 }
 
 
-static void drop_in_the_middle(int i) {
+static void drop_unfinished_context(int i) {
     diver d = {.home = far_context_current(), .bytes = (size_t)(i % 40 + 1) << 10};
-    far_context *c = far_context_new(STACK_BYTES, i % 3 == 0 ? litter : dive_and_exit, &d);
+    far_context *c = far_context_new(STACK_BYTES, i % 3 == 0 ? leave_red_zones_and_switch : use_stack_and_exit, &d);
     far_context_switch(c);
     if (i % 2 == 0) {
         d = (diver){.home = d.home, .bytes = 32 << 10};
-        far_context_reset(c, dive_and_exit, &d);
+        far_context_reset(c, use_stack_and_exit, &d);
         while (d.bytes > 0)
             far_context_switch(c);
         assert_int_equal(d.damaged, 0);
@@ -370,10 +368,10 @@ static void drop_in_the_middle(int i) {
 }
 
 
-static void a_stack_dropped_in_the_middle_is_clean_for_the_next(void **state) {
-    (void)state;
+/* After a coroutine was dropped in the middle, its stack can be used again without reports by the address sanitizer. */
+TEST(a_stack_dropped_in_the_middle_is_clean_for_the_next) {
     for (int i = 0; i < 200; i++)
-        drop_in_the_middle(i);
+        drop_unfinished_context(i);
 }
 
 
@@ -387,15 +385,14 @@ static size_t mapped_bytes(void) {
 }
 
 
-/* Neither stacks, nor what a sanitizer keeps for each of them. */
-static void contexts_that_are_gone_hold_no_memory(void **state) {
-    (void)state;
+/* Freed contexts hold no memory: neither their stacks, nor the data that a sanitizer keeps for each context. */
+TEST(contexts_that_are_gone_hold_no_memory) {
     enum { ROUNDS = 300, LIMIT = 16 << 20 };
     size_t before = 0;
     for (int i = 0; i < 2 * ROUNDS; i++) {
         if (i == ROUNDS)
             before = mapped_bytes();
-        drop_in_the_middle(i);
+        drop_unfinished_context(i);
     }
     assert_true(mapped_bytes() < before + LIMIT);
 }
@@ -412,8 +409,8 @@ static void record_fiber(void *arg) {
 }
 
 
-static void each_context_is_a_fiber_to_the_thread_sanitizer(void **state) {
-    (void)state;
+/* Each context has a fiber of its own for the thread sanitizer. */
+TEST(each_context_is_a_fiber_to_the_thread_sanitizer) {
     void *slot[2] = {far_context_current(), NULL}, *own = __tsan_get_current_fiber();
     far_context *c = far_context_new(STACK_BYTES, record_fiber, slot);
     far_context_switch(c);
@@ -425,25 +422,3 @@ static void each_context_is_a_fiber_to_the_thread_sanitizer(void **state) {
     far_context_free(c);
 }
 #endif
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_new_stack_is_aligned_as_the_abi_demands),
-        cmocka_unit_test(unwinding_ends_at_the_first_frame_of_the_coroutine),
-        cmocka_unit_test(all_the_stack_that_was_asked_for_can_be_used),
-#if !FAR_ASAN && !FAR_TSAN
-        cmocka_unit_test(an_overflow_hits_the_guard_page),
-#endif
-        cmocka_unit_test(an_entry_that_returns_aborts),
-        cmocka_unit_test(a_stack_that_cannot_be_had_gives_null),
-        cmocka_unit_test(callee_saved_registers_survive_a_switch),
-        cmocka_unit_test(floats_survive_a_switch),
-        cmocka_unit_test(a_stack_dropped_in_the_middle_is_clean_for_the_next),
-        cmocka_unit_test(contexts_that_are_gone_hold_no_memory),
-#if FAR_TSAN
-        cmocka_unit_test(each_context_is_a_fiber_to_the_thread_sanitizer),
-#endif
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}

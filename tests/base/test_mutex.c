@@ -1,14 +1,10 @@
-/* The mutex of mutex.h: one at a time, who waits is woken, and nobody is forgotten when several wait. */
+/* The mutex of base/mutex.h: mutual exclusion, and every waiting thread is woken. */
 #include "base/mutex.h"
+#include "test.h"
 
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-
-#include <cmocka.h>
 
 enum { THREADS = 4, TURNS = 5000 };
 
@@ -28,8 +24,8 @@ static void *count_up(void *arg) {
 }
 
 
-static void nothing_is_lost(void **state) {
-    (void)state;
+/* Four threads increment a counter under the mutex. No increment is lost, and the mutex is free at the end. */
+TEST(no_increment_is_lost) {
     pthread_t threads[THREADS];
     count = 0;
     for (unsigned i = 0; i < THREADS; i++)
@@ -50,9 +46,9 @@ static void *enter_once(void *arg) {
 }
 
 
-/* All sleep, or are about to, when it is freed once: each wakes the next. */
-static void all_who_wait_get_it(void **state) {
-    (void)state;
+/* Several threads sleep, or are about to, when the mutex is freed once. Each thread must wake the next one. Fails if
+ * far_mutex_wait does not take the mutex as FAR_MUTEX_WAITED_FOR. */
+TEST(all_waiting_threads_get_the_mutex) {
     pthread_t threads[THREADS];
     assert_true(far_mutex_try(&mutex));
     assert_false(far_mutex_try(&mutex));
@@ -66,13 +62,4 @@ static void all_who_wait_get_it(void **state) {
         pthread_join(threads[i], NULL);
     assert_int_equal(atomic_load(&inside), THREADS);
     assert_int_equal(mutex.word, FAR_MUTEX_FREE);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_lost),
-        cmocka_unit_test(all_who_wait_get_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

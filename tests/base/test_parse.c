@@ -1,13 +1,9 @@
-/* Numbers, sizes, times, ranges and option lists: what is understood, and what is refused in which words. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+/* Parsers of base/parse.h: accepted texts with their values, and refused texts with their messages. */
 #include <stdint.h>
-
-#include <cmocka.h>
 
 #include "base/parse.h"
 #include "farindex.h"
+#include "test.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +11,7 @@
 typedef int (*number_parser)(const char *text, uint64_t *value, char *error, size_t error_size);
 
 
+/* Asserts that the text is parsed as this number. */
 static void assert_parses(number_parser parse, const char *text, uint64_t want) {
     uint64_t got = ~want;
     char error[100] = "";
@@ -24,6 +21,7 @@ static void assert_parses(number_parser parse, const char *text, uint64_t want) 
 }
 
 
+/* Asserts that the text is refused with a message that contains these words, and that the result is not changed. */
 static void assert_refused(number_parser parse, const char *text, const char *words) {
     uint64_t got = 12345;
     char error[100] = "";
@@ -34,8 +32,8 @@ static void assert_refused(number_parser parse, const char *text, const char *wo
 }
 
 
-static void numbers_are_read_up_to_64_bits(void **state) {
-    (void)state;
+/* Whole numbers are parsed up to 2^64 - 1. Signs, spaces, units and other bases are refused. */
+TEST(numbers_are_read_up_to_64_bits) {
     assert_parses(far_parse_number, "0", 0);
     assert_parses(far_parse_number, "007", 7);
     assert_parses(far_parse_number, "18446744073709551615", UINT64_MAX);
@@ -52,8 +50,8 @@ static void numbers_are_read_up_to_64_bits(void **state) {
 }
 
 
-static void counts_take_powers_of_1000(void **state) {
-    (void)state;
+/* In counts, K, M and G are powers of 1000. */
+TEST(counts_take_powers_of_1000) {
     assert_parses(far_parse_count, "0", 0);
     assert_parses(far_parse_count, "1000", 1000);
     assert_parses(far_parse_count, "200K", 200000);
@@ -66,8 +64,8 @@ static void counts_take_powers_of_1000(void **state) {
 }
 
 
-static void sizes_take_powers_of_1024(void **state) {
-    (void)state;
+/* In sizes, K, M, G and T are powers of 1024. */
+TEST(sizes_take_powers_of_1024) {
     assert_parses(far_parse_size, "512", 512);
     assert_parses(far_parse_size, "64K", 65536);
     assert_parses(far_parse_size, "64k", 65536);
@@ -85,8 +83,8 @@ static void sizes_take_powers_of_1024(void **state) {
 }
 
 
-static void durations_are_nanoseconds(void **state) {
-    (void)state;
+/* Durations with ns, us, ms or s are converted to nanoseconds. A duration without a unit is refused, except 0. */
+TEST(durations_are_nanoseconds) {
     assert_parses(far_parse_duration, "100ns", 100);
     assert_parses(far_parse_duration, "2us", 2000);
     assert_parses(far_parse_duration, "5ms", 5000000);
@@ -101,8 +99,8 @@ static void durations_are_nanoseconds(void **state) {
 }
 
 
-static void decimals_are_read_exactly_as_the_compiler_reads_them(void **state) {
-    (void)state;
+/* Decimal numbers of up to 15 digits have exactly the value that the compiler gives them. */
+TEST(decimals_are_read_exactly_as_the_compiler_reads_them) {
     static const struct {
         const char *text;
         double value;
@@ -127,8 +125,8 @@ static void decimals_are_read_exactly_as_the_compiler_reads_them(void **state) {
 }
 
 
-static void switches_are_on_or_off(void **state) {
-    (void)state;
+/* A switch is "on", "off", "1" or "0". */
+TEST(switches_are_on_or_off) {
     int on = 7;
     char error[100] = "";
     assert_int_equal(far_parse_switch("on", &on, NULL, 0), FAR_OK);
@@ -145,8 +143,8 @@ static void switches_are_on_or_off(void **state) {
 }
 
 
-static void ranges_have_two_ends_or_one(void **state) {
-    (void)state;
+/* A range is "A..B" with A <= B, or one number. */
+TEST(ranges_have_two_ends_or_one) {
     static const char *const bad[] = {
         "", "..", "1..", "..2", "1.2", "1...2", "1..2..3", "a..b", "1-2", "5..4", "1..99999999999999999999", NULL};
     uint64_t first = 0, last = 0;
@@ -165,8 +163,8 @@ static void ranges_have_two_ends_or_one(void **state) {
 }
 
 
-static void option_lists_give_names_and_values_in_order(void **state) {
-    (void)state;
+/* An option list returns its names and values in their order. */
+TEST(option_lists_give_names_and_values_in_order) {
     far_option_list list;
     far_options_begin(&list, "key_size=8,value_size=16,mode=a=b", ',');
     assert_int_equal(far_options_next(&list, NULL, 0), 1);
@@ -185,7 +183,7 @@ static void option_lists_give_names_and_values_in_order(void **state) {
     assert_string_equal(list.value, "4G");
     assert_int_equal(far_options_next(&list, NULL, 0), 1);
     assert_int_equal(far_options_next(&list, NULL, 0), 0);
-    far_options_begin(&list, "ab=1,a=2", ','); /* a is not the ab that was given */
+    far_options_begin(&list, "ab=1,a=2", ','); /* the name "a" must not count as a repetition of "ab" */
     assert_int_equal(far_options_next(&list, NULL, 0), 1);
     assert_int_equal(far_options_next(&list, NULL, 0), 1);
     assert_string_equal(list.name, "a");
@@ -196,7 +194,7 @@ static void option_lists_give_names_and_values_in_order(void **state) {
 }
 
 
-/* The list is refused after `good` options, with these words. */
+/* Asserts that the list is refused after `good` options, with a message that contains these words. */
 static void assert_list_refused(const char *text, int good, const char *words) {
     far_option_list list;
     char error[200] = "";
@@ -204,14 +202,14 @@ static void assert_list_refused(const char *text, int good, const char *words) {
     for (int i = 0; i < good; i++)
         assert_int_equal(far_options_next(&list, error, sizeof error), 1);
     assert_int_equal(far_options_next(&list, error, sizeof error), FAR_ERR_INVALID);
-    assert_int_equal(far_options_next(&list, error, sizeof error), FAR_ERR_INVALID); /* and it stays so */
+    assert_int_equal(far_options_next(&list, error, sizeof error), FAR_ERR_INVALID); /* the error is permanent */
     if (!strstr(error, words))
         fail_msg("'%s' does not say '%s'", error, words);
 }
 
 
-static void malformed_option_lists_are_refused(void **state) {
-    (void)state;
+/* Options without a name, without a value, without "=", or with a repeated name are refused. */
+TEST(malformed_option_lists_are_refused) {
     char wide[FAR_OPTION_VALUE_MAX + 100];
     assert_list_refused("a", 0, "'a' is not of the form");
     assert_list_refused("a=1,b,c=2", 1, "'b' is not of the form");
@@ -231,8 +229,8 @@ static void malformed_option_lists_are_refused(void **state) {
 }
 
 
-static void the_longest_option_fits(void **state) {
-    (void)state;
+/* The longest allowed name and value are accepted. */
+TEST(the_longest_option_fits) {
     char wide[FAR_OPTION_NAME_MAX + 1 + FAR_OPTION_VALUE_MAX + 1];
     far_option_list list;
     memset(wide, 'x', sizeof wide);
@@ -245,8 +243,8 @@ static void the_longest_option_fits(void **state) {
 }
 
 
-static void sizes_are_written_for_people(void **state) {
-    (void)state;
+/* Sizes are formatted with a unit and at most one decimal place. */
+TEST(sizes_are_formatted_for_users) {
     static const struct {
         uint64_t bytes;
         const char *text;
@@ -271,8 +269,8 @@ static void sizes_are_written_for_people(void **state) {
 }
 
 
-static void long_messages_are_cut_to_the_buffer(void **state) {
-    (void)state;
+/* A message that is longer than the buffer is truncated. */
+TEST(long_messages_are_cut_to_the_buffer) {
     char error[10];
     memset(error, 'x', sizeof error);
     assert_int_equal(far_refuse(error, 5, "%s", "abcdefgh"), FAR_ERR_INVALID);
@@ -281,23 +279,4 @@ static void long_messages_are_cut_to_the_buffer(void **state) {
     assert_int_equal(far_refuse(NULL, 0, "x"), FAR_ERR_INVALID);
     assert_int_equal(far_refuse(error, 0, "y"), FAR_ERR_INVALID);
     assert_string_equal(error, "abcd");
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_are_read_up_to_64_bits),
-        cmocka_unit_test(counts_take_powers_of_1000),
-        cmocka_unit_test(sizes_take_powers_of_1024),
-        cmocka_unit_test(durations_are_nanoseconds),
-        cmocka_unit_test(decimals_are_read_exactly_as_the_compiler_reads_them),
-        cmocka_unit_test(switches_are_on_or_off),
-        cmocka_unit_test(ranges_have_two_ends_or_one),
-        cmocka_unit_test(option_lists_give_names_and_values_in_order),
-        cmocka_unit_test(malformed_option_lists_are_refused),
-        cmocka_unit_test(the_longest_option_fits),
-        cmocka_unit_test(sizes_are_written_for_people),
-        cmocka_unit_test(long_messages_are_cut_to_the_buffer),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,21 +1,17 @@
-/* Locks whose readers do not meet: nobody reads while it is changed, two readers of one lock are in at once, a writer
- * of one lock does not wait for readers of another. */
+/* Reader-writer locks of base/readers.h: no reader sees a change in progress, several readers of one lock can be
+ * inside, and a writer of one lock does not wait for readers of another lock. */
 #include "base/readers.h"
+#include "test.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { LOCKS = 2, READING = 4, WRITING = 2, TURNS = 5000 };
 
 static far_readers readers;
 static far_spin locks[LOCKS];
-static uint64_t pairs[LOCKS][2]; /* equal whenever nobody changes them */
+static uint64_t pairs[LOCKS][2]; /* the two numbers of a pair differ only while a writer changes them */
 static atomic_uint wrong;
 
 
@@ -47,8 +43,8 @@ static void *change_pairs(void *arg) {
 }
 
 
-static void nobody_reads_what_is_being_changed(void **state) {
-    (void)state;
+/* Four readers and two writers use two locks. A writer changes two numbers, and no reader may see them different. */
+TEST(no_reader_sees_a_change_in_progress) {
     pthread_t threads[READING + WRITING];
     unsigned numbers[READING + WRITING];
     for (unsigned i = 0; i < READING + WRITING; i++) {
@@ -62,9 +58,9 @@ static void nobody_reads_what_is_being_changed(void **state) {
 }
 
 
-/* All in one thread: whoever had to wait would wait for ever. */
-static void readers_of_one_lock_and_writers_of_another_pass(void **state) {
-    (void)state;
+/* Many readers of one lock and a writer of another lock are inside at the same time. They are all in one thread, so
+ * a wait would never end. */
+TEST(readers_of_one_lock_and_writers_of_another_pass) {
     unsigned places[FAR_READERS - 1];
     for (unsigned i = 0; i < FAR_READERS - 1; i++) {
         places[i] = far_readers_enter(&readers, &locks[0], 0);
@@ -78,13 +74,4 @@ static void readers_of_one_lock_and_writers_of_another_pass(void **state) {
         far_readers_leave(&readers, places[i]);
     assert_true(far_writer_try(&readers, &locks[0], 0));
     far_writer_leave(&locks[0]);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nobody_reads_what_is_being_changed),
-        cmocka_unit_test(readers_of_one_lock_and_writers_of_another_pass),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,34 +1,31 @@
-/* checksum=on, of every kind: what it costs, in round trips and bytes; that values come back as they were written, by
- * every call; that damage of a value, or of the way to it, is told; that check finds it. */
+/* Tests of the index option checksum=on, for every kind: its costs in round trips and bytes, the values that all calls
+ * return, and the detection of damaged values by reads and by a check. */
 #include "client/checksum.h"
 #include "fabric/fabric.h"
 #include "pool/handle.h"
+#include "test.h"
 
 #include <malloc.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define SIM   "sim:seed=1,memory_nodes=1,size=16M"
 #define KEYS  300u
 #define BYTES 104u
 
-typedef struct shop {
+typedef struct checked_index {
     far_pool *pool;
     far_session *session;
     far_index *index;
-} shop;
+} checked_index;
 
 typedef struct cost {
     uint64_t round_trips, read, written;
 } cost;
 
 
-static void open_shop(shop *s, const char *uri, const char *kind, const char *options) {
+static void open_checked_index(checked_index *s, const char *uri, const char *kind, const char *options) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
     pool_options.rdwc = -1;
     assert_int_equal(far_pool_open(uri, &pool_options, &s->pool), 0);
@@ -37,7 +34,7 @@ static void open_shop(shop *s, const char *uri, const char *kind, const char *op
 }
 
 
-static void close_shop(shop *s) {
+static void close_checked_index(checked_index *s) {
     far_index_close(s->index);
     far_session_close(s->session);
     far_pool_close(s->pool);
@@ -50,20 +47,20 @@ static void make_pair(unsigned number, unsigned version, char key[9], char value
 }
 
 
-static cost cost_now(const shop *s) {
+static cost read_cost(const checked_index *s) {
     far_stats stats;
     far_session_stats(s->session, &stats);
     return (cost){stats.round_trips, stats.bytes_read, stats.bytes_written};
 }
 
 
-static cost since(const shop *s, cost before) {
-    cost now = cost_now(s);
+static cost cost_since(const checked_index *s, cost before) {
+    cost now = read_cost(s);
     return (cost){now.round_trips - before.round_trips, now.read - before.read, now.written - before.written};
 }
 
 
-static void insert_all(shop *s) {
+static void insert_all(checked_index *s) {
     char key[9], value[BYTES];
     for (unsigned i = 0; i < KEYS; i++) {
         make_pair(i, 0, key, value);
@@ -72,7 +69,7 @@ static void insert_all(shop *s) {
 }
 
 
-static void read_all(shop *s, unsigned version) {
+static void read_all(checked_index *s, unsigned version) {
     char key[9], right[BYTES], value[BYTES];
     size_t bytes;
     for (unsigned i = 0; i < KEYS; i++) {
@@ -84,7 +81,7 @@ static void read_all(shop *s, unsigned version) {
 }
 
 
-static void update_all(shop *s, unsigned version) {
+static void update_all(checked_index *s, unsigned version) {
     char key[9], value[BYTES];
     for (unsigned i = 0; i < KEYS; i++) {
         make_pair(i, version, key, value);
@@ -93,27 +90,28 @@ static void update_all(shop *s, unsigned version) {
 }
 
 
-static void measure(const char *kind, const char *options, cost *gets, cost *updates) {
-    shop s;
-    open_shop(&s, SIM, kind, options);
+static void measure_costs(const char *kind, const char *options, cost *gets, cost *updates) {
+    checked_index s;
+    open_checked_index(&s, SIM, kind, options);
     insert_all(&s);
     read_all(&s, 0);
-    cost before = cost_now(&s);
+    cost before = read_cost(&s);
     read_all(&s, 0);
-    *gets = since(&s, before);
-    before = cost_now(&s);
+    *gets = cost_since(&s, before);
+    before = read_cost(&s);
     update_all(&s, 1);
-    *updates = since(&s, before);
+    *updates = cost_since(&s, before);
     read_all(&s, 1);
-    close_shop(&s);
+    close_checked_index(&s);
 }
 
 
-/* No round trip more, and as many bytes as the value is longer, as far as the kind rounds it up. */
-static void costs_bytes_only(void **state) {
+/* Gets and updates need the same number of round trips with and without checksums. The additional bytes are limited by
+ * the sizes to which the kind rounds up. */
+TEST_FUNCTION(checksums_cost_bytes_but_no_round_trips) {
     cost gets[2], updates[2];
-    measure(*state, "checksum=off", &gets[0], &updates[0]);
-    measure(*state, "checksum=on", &gets[1], &updates[1]);
+    measure_costs(*state, "checksum=off", &gets[0], &updates[0]);
+    measure_costs(*state, "checksum=on", &gets[1], &updates[1]);
     print_message("%s: gets %.2f round trips, %+.1f bytes each; updates %.2f, %+.1f\n", (const char *)*state,
                   (double)gets[1].round_trips / KEYS, ((double)gets[1].read - (double)gets[0].read) / KEYS,
                   (double)updates[1].round_trips / KEYS,
@@ -136,20 +134,22 @@ static int compare_pair(void *ctx, const void *key, size_t key_bytes, const void
 }
 
 
-static int no_problem(void *ctx, const char *what) {
+static int print_problem(void *ctx, const char *what) {
     (void)ctx;
     print_error("%s\n", what);
     return 0;
 }
 
 
-static void every_call_gives_what_was_written(void **state) {
-    shop s;
+/* Every call returns values without the checksum: get, scan, submitted gets, and the sizes of FAR_ERR_TOO_SMALL and
+ * far_index_usage. */
+TEST_FUNCTION(every_call_returns_the_values_written) {
+    checked_index s;
     char key[9], right[BYTES], value[BYTES];
     size_t bytes = 0;
     unsigned next = 0;
     far_usage usage;
-    open_shop(&s, SIM, *state, "checksum=on");
+    open_checked_index(&s, SIM, *state, "checksum=on");
     insert_all(&s);
     int64_t given = far_scan(s.session, s.index, NULL, 0, NULL, 0, 0, compare_pair, &next);
     assert_true(given == KEYS || given == FAR_ERR_UNSUPPORTED);
@@ -174,33 +174,34 @@ static void every_call_gives_what_was_written(void **state) {
     }
     assert_int_equal(far_index_usage(s.session, s.index, &usage), 0);
     assert_int_equal(usage.value_bytes, KEYS * BYTES);
-    assert_int_equal(far_pool_check(s.session, 0, no_problem, NULL), 0);
+    assert_int_equal(far_pool_check(s.session, 0, print_problem, NULL), 0);
     assert_int_equal(far_insert(s.session, s.index, "empty", 5, NULL, 0), 0);
     assert_int_equal(far_get(s.session, s.index, "empty", 5, value, BYTES, &bytes), 0);
     assert_int_equal(bytes, 0);
-    close_shop(&s);
+    close_checked_index(&s);
 }
 
 
-/* Of a fixed size: the user's is meant, and nothing is inline that would leave no room for the hash. */
-static void values_have_the_size_of_the_user(void **state) {
-    shop s;
+/* With value_size, the user's values have exactly that size. A kind that stores small values inline does not do so if
+ * there is no room for the checksum. A value_size that leaves no room for the checksum is rejected. */
+TEST_FUNCTION(value_size_does_not_include_the_checksum) {
+    checked_index s;
     uint64_t key = 5, value = 77, found;
-    open_shop(&s, SIM, *state, "key_size=8,value_size=8,checksum=on");
+    open_checked_index(&s, SIM, *state, "key_size=8,value_size=8,checksum=on");
     assert_int_equal(far_insert(s.session, s.index, &key, 8, &value, 8), 0);
     assert_int_equal(far_get(s.session, s.index, &key, 8, &found, 8, NULL), 0);
     assert_int_equal(found, 77);
     assert_int_equal(far_insert(s.session, s.index, &value, 8, &value, 7), FAR_ERR_INVALID);
-    far_index *none; /* one that could take no value at all */
+    far_index *none; /* an index that could store no value */
     assert_int_equal(far_index_create(s.session, "none", *state, "value_size=65536,checksum=on", &none),
                      FAR_ERR_INVALID);
     assert_non_null(strstr(far_last_error(), "at most 65532"));
-    close_shop(&s);
+    close_checked_index(&s);
 }
 
 
-/* Every place in far memory where these bytes lie gets one of them changed. */
-static unsigned damage(const shop *s, const char *bytes, size_t count) {
+/* Changes one bit in every copy of these bytes in far memory. Returns the number of copies. */
+static unsigned damage_bytes(const checked_index *s, const char *bytes, size_t count) {
     far_fabric *fabric = s->pool->fabric;
     char *memory = fabric->memory[0];
     unsigned found = 0;
@@ -220,59 +221,51 @@ static int count_problem(void *ctx, const char *what) {
 }
 
 
-static void damaged_values_are_told(void **state) {
-    shop s;
+/* After a bit of stored values has changed, a get and a scan return FAR_ERR_CORRUPT instead of a wrong value, and a
+ * check reports each damaged value. Fails without far_sum_check in client/checksum.c. */
+TEST_FUNCTION(damaged_values_are_reported) {
+    checked_index s;
     char key[9], value[BYTES], found[BYTES];
     unsigned problems = 0;
-    open_shop(&s, "local:16M", *state, "checksum=on");
+    open_checked_index(&s, "local:16M", *state, "checksum=on");
     insert_all(&s);
     make_pair(13, 0, key, value);
-    unsigned damaged = damage(&s, value, BYTES); /* some pairs have the same value */
+    unsigned damaged = damage_bytes(&s, value, BYTES); /* several pairs have this value */
     make_pair(11, 0, key, value);
-    damaged += damage(&s, value, BYTES);
+    damaged += damage_bytes(&s, value, BYTES);
     assert_true(damaged > 1);
     assert_int_equal(far_get(s.session, s.index, key, 8, found, BYTES, NULL), FAR_ERR_CORRUPT);
     assert_true(strlen(far_last_error()) > 0);
     int64_t given = far_scan(s.session, s.index, NULL, 0, NULL, 0, 0, compare_pair, &(unsigned){0});
     assert_true(given == FAR_ERR_CORRUPT || given == FAR_ERR_UNSUPPORTED);
-    bool first_only = strcmp(*state, "smart") == 0; /* has a hash in each leaf, and its own check ends at a wrong one */
+    bool first_only =
+        strcmp(*state, "smart") == 0; /* SMART has its own hash in each leaf; its check stops at the first wrong one */
     assert_int_equal(far_pool_check(s.session, 1, count_problem, &problems), first_only ? 1 : damaged);
     assert_int_equal(problems, first_only ? 1 : damaged);
-    close_shop(&s);
+    close_checked_index(&s);
 }
 
 
-/* Sessions keep the scratch memory that they had: so a check must need little of it, however many keys there are. */
-static void a_check_of_many_values_needs_little_memory(void **state) {
+/* A check of 20000 values allocates less than 4 MiB of local memory. Sessions keep their scratch memory, so a check
+ * that used scratch memory for each key would never return it. Fails without far_scratch_back in client/checksum.c. */
+TEST_FUNCTION(a_check_of_many_values_needs_little_memory) {
     enum { MANY = 20000 };
-    shop s;
+    checked_index s;
     char value[400] = "";
-    open_shop(&s, "local:64M", *state, "key_size=8,checksum=on");
+    open_checked_index(&s, "local:64M", *state, "key_size=8,checksum=on");
     for (uint64_t i = 0; i < MANY; i++)
         assert_int_equal(far_insert(s.session, s.index, &i, 8, value, sizeof(value)), 0);
     size_t before = mallinfo2().uordblks;
-    assert_int_equal(far_index_check(s.session, s.index, no_problem, NULL), 0);
+    assert_int_equal(far_index_check(s.session, s.index, print_problem, NULL), 0);
     size_t after = mallinfo2().uordblks;
     if (after > before + (4u << 20))
         fail_msg("%zu bytes are held after the check", after - before);
-    close_shop(&s);
+    close_checked_index(&s);
 }
 
 
-#define FOR_EVERY_KIND(test)                                                                                           \
-    {#test " chime", test, NULL, NULL, "chime"}, {#test " dart", test, NULL, NULL, "dart"},                            \
-        {#test " dolphin", test, NULL, NULL, "dolphin"}, {#test " shard", test, NULL, NULL, "shard"}, {                \
-#test " smart", test, NULL, NULL, "smart"                                                                      \
-    }
-
-
-int main(void) {
-    static const struct CMUnitTest tests[] = {
-        FOR_EVERY_KIND(costs_bytes_only),
-        FOR_EVERY_KIND(every_call_gives_what_was_written),
-        FOR_EVERY_KIND(values_have_the_size_of_the_user),
-        FOR_EVERY_KIND(damaged_values_are_told),
-        FOR_EVERY_KIND(a_check_of_many_values_needs_little_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_CASE_OF_EACH_KIND(checksums_cost_bytes_but_no_round_trips);
+TEST_CASE_OF_EACH_KIND(every_call_returns_the_values_written);
+TEST_CASE_OF_EACH_KIND(value_size_does_not_include_the_checksum);
+TEST_CASE_OF_EACH_KIND(damaged_values_are_reported);
+TEST_CASE_OF_EACH_KIND(a_check_of_many_values_needs_little_memory);

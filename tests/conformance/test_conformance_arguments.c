@@ -1,21 +1,22 @@
-/* NULL for every pointer of every function: refused with FAR_ERR_INVALID and words that name the argument,
- * where it has no meaning of its own. */
+/* Behaviours that concern NULL arguments. Every function that takes a pointer returns FAR_ERR_INVALID for NULL, with a
+ * message that names the argument, unless NULL has a meaning for that argument. */
 #include "conform.h"
 
 
-static int name_nothing(void *ctx, const char *name, const char *kind) {
+static int ignore_name(void *ctx, const char *name, const char *kind) {
     (void)ctx, (void)name, (void)kind;
     return 0;
 }
 
 
-static void null_in_pool_and_session_calls(const conform *c) {
+/* Functions on pools and sessions reject NULL. The close functions accept it, and `problem` may be NULL. */
+BEHAVIOUR(null_in_pool_and_session_calls) {
     rig r;
     rig_up_bare(&r, c, RIG_SIZE, NULL);
     far_pool *pool = NULL;
     far_session *session = NULL;
     far_pool_usage usage = {0};
-    int told = 0;
+    int problems = 0;
     assert_refused("uri", far_pool_open(NULL, NULL, &pool));
     assert_null(pool);
     assert_refused("pool", far_pool_open(r.uri, NULL, NULL));
@@ -25,8 +26,9 @@ static void null_in_pool_and_session_calls(const conform *c) {
     assert_refused("session", far_session_open(r.pool, NULL));
     assert_refused("session", far_pool_stat(NULL, &usage));
     assert_refused("usage", far_pool_stat(r.session, NULL));
-    assert_refused("session", far_pool_check(NULL, 0, count_problem, &told));
-    assert_int_equal(far_pool_check(r.session, 0, NULL, NULL), 0); /* only the count is wanted */
+    assert_refused("session", far_pool_check(NULL, 0, count_problem, &problems));
+    /* NULL is allowed here: the problems are only counted. */
+    assert_int_equal(far_pool_check(r.session, 0, NULL, NULL), 0);
     far_pool_close(NULL);
     far_session_close(NULL);
     far_index_close(NULL);
@@ -34,12 +36,13 @@ static void null_in_pool_and_session_calls(const conform *c) {
 }
 
 
-static void null_in_index_calls(const conform *c) {
+/* Functions on whole indexes reject NULL and leave the index unchanged. */
+BEHAVIOUR(null_in_index_calls) {
     rig r;
     rig_up(&r, c);
     far_index *index = NULL;
     far_usage usage = {0};
-    int told = 0;
+    int problems = 0;
     assert_refused("session", far_index_create(NULL, "other", c->kind, NULL, &index));
     assert_refused("name", far_index_create(r.session, NULL, c->kind, NULL, &index));
     assert_refused("kind", far_index_create(r.session, "other", NULL, NULL, &index));
@@ -50,22 +53,23 @@ static void null_in_index_calls(const conform *c) {
     assert_null(index);
     assert_refused("session", far_index_drop(NULL, "index"));
     assert_refused("name", far_index_drop(r.session, NULL));
-    assert_refused("session", far_index_list(NULL, name_nothing, NULL));
+    assert_refused("session", far_index_list(NULL, ignore_name, NULL));
     assert_refused("each", far_index_list(r.session, NULL, NULL));
     assert_refused("each", far_kinds(NULL, NULL));
     assert_refused("session", far_index_usage(NULL, r.index, &usage));
     assert_refused("index", far_index_usage(r.session, NULL, &usage));
     assert_refused("usage", far_index_usage(r.session, r.index, NULL));
-    assert_refused("session", far_index_check(NULL, r.index, count_problem, &told));
-    assert_refused("index", far_index_check(r.session, NULL, count_problem, &told));
+    assert_refused("session", far_index_check(NULL, r.index, count_problem, &problems));
+    assert_refused("index", far_index_check(r.session, NULL, count_problem, &problems));
     assert_int_equal(far_index_check(r.session, r.index, NULL, NULL), 0);
     assert_code(FAR_ERR_NOT_FOUND, far_index_drop(r.session, "other"));
-    assert_code(1, far_index_list(r.session, name_nothing, NULL));
+    assert_code(1, far_index_list(r.session, ignore_name, NULL));
     rig_down(&r);
 }
 
 
-static void null_in_point_operations(const conform *c) {
+/* Point operations reject NULL for session, index and key, and a NULL value whose length is not 0. */
+BEHAVIOUR(null_in_point_operations) {
     rig r;
     rig_up(&r, c);
     char buffer[8];
@@ -92,7 +96,8 @@ static void null_in_point_operations(const conform *c) {
 }
 
 
-static void null_in_scans(const conform *c) {
+/* A scan rejects NULL for session, index and callback, and then delivers no pair. */
+BEHAVIOUR_FOR(null_in_scans, FOR_ORDERED) {
     rig r;
     rig_up(&r, c);
     pairs found = {0};
@@ -106,7 +111,8 @@ static void null_in_scans(const conform *c) {
 }
 
 
-static void null_in_submit_and_reap(const conform *c) {
+/* far_submit and far_reap reject NULL arrays and NULL operations, and do nothing for a count of 0. */
+BEHAVIOUR(null_in_submit_and_reap) {
     rig r;
     rig_up(&r, c);
     far_op op = {.kind = FAR_OP_PUT, .index = r.index, .key = "k", .key_len = 1, .value = "v", .value_len = 1};
@@ -124,7 +130,9 @@ static void null_in_submit_and_reap(const conform *c) {
 }
 
 
-static void null_in_counters(const conform *c) {
+/* Functions on counters reject NULL and unknown operation kinds. A function that returns no error ignores such
+ * arguments. */
+BEHAVIOUR(null_in_counters) {
     rig r;
     rig_up(&r, c);
     far_stats stats = {0}, zero = {0};
@@ -142,7 +150,8 @@ static void null_in_counters(const conform *c) {
 }
 
 
-static void the_last_error_is_text_even_without_a_failure(const conform *c) {
+/* far_last_error never returns NULL. */
+BEHAVIOUR(the_last_error_is_text_even_without_a_failure) {
     rig r;
     rig_up(&r, c);
     assert_non_null(far_last_error());
@@ -150,20 +159,4 @@ static void the_last_error_is_text_even_without_a_failure(const conform *c) {
     assert_code(FAR_ERR_NOT_FOUND, get_code(&r, "absent"));
     assert_non_null(far_last_error());
     rig_down(&r);
-}
-
-
-static const behaviour behaviours[] = {
-    BEHAVIOUR(null_in_pool_and_session_calls),
-    BEHAVIOUR(null_in_index_calls),
-    BEHAVIOUR(null_in_point_operations),
-    BEHAVIOUR_FOR(null_in_scans, FOR_ORDERED),
-    BEHAVIOUR(null_in_submit_and_reap),
-    BEHAVIOUR(null_in_counters),
-    BEHAVIOUR(the_last_error_is_text_even_without_a_failure),
-};
-
-
-int main(int argc, char **argv) {
-    return conform_main(argc, argv, "arguments", behaviours, COUNT_OF(behaviours));
 }

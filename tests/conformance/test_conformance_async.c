@@ -1,4 +1,4 @@
-/* Operations in flight: submit and reap. */
+/* Behaviours of submitted operations: far_submit, far_reap, and concurrent operations of one session. */
 #include "conform.h"
 #include "workload/value.h"
 
@@ -15,8 +15,8 @@ static far_op make_op(const rig *r, far_op_kind kind, const void *key, size_t ke
 }
 
 
-/* Submits one and waits for it. */
-static int run_op(const rig *r, far_op *op) {
+/* Submits one operation and waits for it. Returns its result. */
+static int submit_and_wait(const rig *r, far_op *op) {
     far_op *done = NULL;
     int user;
     op->user = &user;
@@ -28,8 +28,8 @@ static int run_op(const rig *r, far_op *op) {
 }
 
 
-/* Submits all, reaping when the session is full, until all are done. */
-static void run_all(const rig *r, far_op *ops, size_t count) {
+/* Submits all operations, reaps some whenever the session is full, and waits until all have finished. */
+static void submit_and_reap_all(const rig *r, far_op *ops, size_t count) {
     size_t submitted = 0, reaped = 0;
     far_op *done[64], **pointers = malloc(count * sizeof(*pointers));
     for (size_t i = 0; i < count; i++) {
@@ -40,13 +40,15 @@ static void run_all(const rig *r, far_op *ops, size_t count) {
         if (submitted < count) {
             int taken = far_submit(r->session, pointers + submitted, count - submitted);
             assert_true(taken >= 0);
-            assert_true(taken > 0 || submitted > reaped); /* an empty session takes at least one */
+            /* A session without operations in flight accepts at least one. */
+            assert_true(taken > 0 || submitted > reaped);
             submitted += (size_t)taken;
         }
         int got = far_reap(r->session, done, COUNT_OF(done), 1);
         assert_true(got >= 1 && got <= (int)COUNT_OF(done));
         for (int i = 0; i < got; i++) {
-            assert_null(done[i]->user); /* not reaped before */
+            /* `user` is set when an operation is reaped, so this operation was not reaped before. */
+            assert_null(done[i]->user);
             done[i]->user = done[i];
         }
         reaped += (size_t)got;
@@ -57,58 +59,62 @@ static void run_all(const rig *r, far_op *ops, size_t count) {
 }
 
 
-static void each_kind_of_operation_can_be_submitted(const conform *c) {
+/* A submitted point operation has the result that the synchronous call would return. */
+BEHAVIOUR(each_kind_of_operation_can_be_submitted) {
     rig r;
     rig_up(&r, c);
     char buffer[16];
     far_op op = make_op(&r, FAR_OP_INSERT, "k", 1, "one", 3);
-    assert_ok(run_op(&r, &op));
-    assert_code(FAR_ERR_EXISTS, run_op(&r, &op));
+    assert_ok(submit_and_wait(&r, &op));
+    assert_code(FAR_ERR_EXISTS, submit_and_wait(&r, &op));
     op = make_op(&r, FAR_OP_UPDATE, "k", 1, "twice", 5);
-    assert_ok(run_op(&r, &op));
+    assert_ok(submit_and_wait(&r, &op));
     op = make_op(&r, FAR_OP_UPDATE, "absent", 6, "x", 1);
-    assert_code(FAR_ERR_NOT_FOUND, run_op(&r, &op));
+    assert_code(FAR_ERR_NOT_FOUND, submit_and_wait(&r, &op));
     op = make_op(&r, FAR_OP_GET, "k", 1, buffer, 0);
     op.capacity = sizeof(buffer);
-    assert_ok(run_op(&r, &op));
+    assert_ok(submit_and_wait(&r, &op));
     assert_int_equal(op.value_len, 5);
     assert_memory_equal(buffer, "twice", 5);
     op = make_op(&r, FAR_OP_PUT, "k", 1, "three", 5);
-    assert_ok(run_op(&r, &op));
+    assert_ok(submit_and_wait(&r, &op));
     op = make_op(&r, FAR_OP_PUT, "l", 1, "", 0);
-    assert_ok(run_op(&r, &op));
+    assert_ok(submit_and_wait(&r, &op));
     assert_text(&r, "k", "three");
     assert_text(&r, "l", "");
     op = make_op(&r, FAR_OP_DELETE, "k", 1, NULL, 0);
-    assert_ok(run_op(&r, &op));
-    assert_code(FAR_ERR_NOT_FOUND, run_op(&r, &op));
+    assert_ok(submit_and_wait(&r, &op));
+    assert_code(FAR_ERR_NOT_FOUND, submit_and_wait(&r, &op));
     assert_code(FAR_ERR_NOT_FOUND, get_code(&r, "k"));
     rig_down(&r);
 }
 
 
-static void a_submitted_get_tells_of_absence_and_of_small_buffers(const conform *c) {
+/* A submitted get with a too small buffer returns the length of the value and leaves the buffer unchanged, also for an
+ * absent key. */
+BEHAVIOUR(a_submitted_get_reports_absence_and_too_small_buffers) {
     rig r;
     rig_up(&r, c);
     char buffer[4] = "abc";
     assert_ok(put_text(&r, "k", "long value"));
     far_op op = make_op(&r, FAR_OP_GET, "k", 1, buffer, 0);
     op.capacity = sizeof(buffer);
-    assert_code(FAR_ERR_TOO_SMALL, run_op(&r, &op));
+    assert_code(FAR_ERR_TOO_SMALL, submit_and_wait(&r, &op));
     assert_int_equal(op.value_len, 10);
     assert_string_equal(buffer, "abc");
     op = make_op(&r, FAR_OP_GET, "k", 1, NULL, 0);
-    assert_code(FAR_ERR_TOO_SMALL, run_op(&r, &op));
+    assert_code(FAR_ERR_TOO_SMALL, submit_and_wait(&r, &op));
     assert_int_equal(op.value_len, 10);
     op = make_op(&r, FAR_OP_GET, "none", 4, buffer, 0);
     op.capacity = sizeof(buffer);
-    assert_code(FAR_ERR_NOT_FOUND, run_op(&r, &op));
+    assert_code(FAR_ERR_NOT_FOUND, submit_and_wait(&r, &op));
     assert_string_equal(buffer, "abc");
     rig_down(&r);
 }
 
 
-static void a_scan_can_be_submitted(const conform *c) {
+/* A submitted scan obeys bounds, limit and a callback that stops it. */
+BEHAVIOUR_FOR(a_scan_can_be_submitted, FOR_ORDERED) {
     rig r;
     rig_up(&r, c);
     uint8_t key[8];
@@ -122,7 +128,7 @@ static void a_scan_can_be_submitted(const conform *c) {
     number_key(60, to);
     far_op op = make_op(&r, FAR_OP_SCAN, key, 8, NULL, 0);
     op.to = to, op.to_len = 8, op.each = collect_pair, op.each_ctx = &found;
-    assert_code(50, run_op(&r, &op));
+    assert_code(50, submit_and_wait(&r, &op));
     assert_int_equal(found.count, 50);
     for (uint64_t i = 0; i < 50; i++) {
         number_key(10 + i, key);
@@ -132,22 +138,24 @@ static void a_scan_can_be_submitted(const conform *c) {
     pairs_free(&found);
     number_key(10, key);
     op.limit = 7;
-    assert_code(7, run_op(&r, &op));
+    assert_code(7, submit_and_wait(&r, &op));
     pairs_free(&found);
     found.stop_at = 3;
-    assert_code(3, run_op(&r, &op));
+    assert_code(3, submit_and_wait(&r, &op));
     pairs_free(&found);
     far_op all = make_op(&r, FAR_OP_SCAN, NULL, 0, NULL, 0);
     all.each = collect_pair, all.each_ctx = &found;
-    assert_code(100, run_op(&r, &all));
+    assert_code(100, submit_and_wait(&r, &all));
     pairs_free(&found);
     all.each = NULL;
-    assert_code(FAR_ERR_INVALID, run_op(&r, &all));
+    assert_code(FAR_ERR_INVALID, submit_and_wait(&r, &all));
     rig_down(&r);
 }
 
 
-static void bad_operations_finish_with_their_error(const conform *c) {
+/* Operations with invalid arguments finish with FAR_ERR_INVALID and change nothing. A valid operation that was
+ * submitted with them takes effect. */
+BEHAVIOUR(bad_operations_finish_with_their_error) {
     rig r, other;
     rig_up(&r, c);
     rig_join(&other, &r);
@@ -160,16 +168,16 @@ static void bad_operations_finish_with_their_error(const conform *c) {
         make_op(&r, FAR_OP_PUT, "k", 1, NULL, 1),
         make_op(&r, FAR_OP_DELETE, NULL, 1, NULL, 0),
         make_op(&r, FAR_OP_GET, NULL, 1, NULL, 0),
-        make_op(&r, FAR_OP_GET, "k", 1, NULL, 0), /* no buffer, but a capacity */
+        make_op(&r, FAR_OP_GET, "k", 1, NULL, 0), /* This get has a capacity without a buffer. */
         make_op(&r, (far_op_kind)99, "k", 1, "v", 1),
-        make_op(&r, FAR_OP_PUT, "k", 1, "v", 1),     /* no index */
-        make_op(&other, FAR_OP_PUT, "k", 1, "v", 1), /* an index of another handle */
+        make_op(&r, FAR_OP_PUT, "k", 1, "v", 1),     /* The index of this operation is set to NULL below. */
+        make_op(&other, FAR_OP_PUT, "k", 1, "v", 1), /* The index of this operation belongs to another handle. */
         make_op(&r, FAR_OP_PUT, "good", 4, "v", 1),
     };
     const size_t count = COUNT_OF(ops);
     ops[7].capacity = 10;
     ops[9].index = NULL;
-    run_all(&r, ops, count);
+    submit_and_reap_all(&r, ops, count);
     for (size_t i = 0; i + 1 < count; i++)
         assert_code(FAR_ERR_INVALID, ops[i].result);
     assert_ok(ops[count - 1].result);
@@ -180,7 +188,9 @@ static void bad_operations_finish_with_their_error(const conform *c) {
 }
 
 
-static void hundreds_in_flight_all_finish(const conform *c) {
+/* More operations than a session has room for all finish with the right results, and the index contains exactly their
+ * effects. */
+BEHAVIOUR(hundreds_in_flight_all_finish) {
     enum { OPS = 600 };
     rig r;
     rig_up(&r, c);
@@ -191,14 +201,14 @@ static void hundreds_in_flight_all_finish(const conform *c) {
         far_value_fill(values[i], 32, keys[i], 8, i);
         ops[i] = make_op(&r, FAR_OP_INSERT, keys[i], 8, values[i], 32);
     }
-    run_all(&r, ops, OPS);
+    submit_and_reap_all(&r, ops, OPS);
     for (size_t i = 0; i < OPS; i++) {
         assert_ok(ops[i].result);
         memset(values[i], 0, 32);
         ops[i] = make_op(&r, FAR_OP_GET, keys[i], 8, values[i], 0);
         ops[i].capacity = 32;
     }
-    run_all(&r, ops, OPS);
+    submit_and_reap_all(&r, ops, OPS);
     for (size_t i = 0; i < OPS; i++) {
         uint64_t version = 0;
         assert_ok(ops[i].result);
@@ -207,7 +217,7 @@ static void hundreds_in_flight_all_finish(const conform *c) {
         assert_int_equal(version, i);
         ops[i] = make_op(&r, i % 2 ? FAR_OP_DELETE : FAR_OP_UPDATE, keys[i], 8, values[i], i % 2 ? 0 : 16);
     }
-    run_all(&r, ops, OPS);
+    submit_and_reap_all(&r, ops, OPS);
     far_usage usage = {0};
     assert_ok(far_index_usage(r.session, r.index, &usage));
     assert_int_equal(usage.keys, OPS / 2);
@@ -219,7 +229,9 @@ static void hundreds_in_flight_all_finish(const conform *c) {
 }
 
 
-static void a_full_session_takes_a_part(const conform *c) {
+/* far_submit accepts operations from the beginning of the array until the session is full, and leaves the rest
+ * unchanged. */
+BEHAVIOUR(submit_to_a_full_session_accepts_fewer_operations) {
     enum { OPS = 1000 };
     rig r;
     rig_up(&r, c);
@@ -232,9 +244,10 @@ static void a_full_session_takes_a_part(const conform *c) {
     }
     int taken = far_submit(r.session, pointers, OPS);
     assert_in_range(taken, 100, OPS - 1);
-    assert_code(taken, far_reap(r.session, done, OPS, OPS)); /* no more than there are */
+    assert_code(taken, far_reap(r.session, done, OPS, OPS)); /* far_reap returns as many operations as are in flight. */
     for (int i = 0; i < OPS; i++)
-        assert_code(i < taken ? FAR_OK : 12345, ops[i].result); /* from the front; the rest is untouched */
+        /* The first `taken` operations were accepted; the other operations are unchanged. */
+        assert_code(i < taken ? FAR_OK : 12345, ops[i].result);
     assert_code(0, far_reap(r.session, done, OPS, 1));
     far_usage usage = {0};
     assert_ok(far_index_usage(r.session, r.index, &usage));
@@ -245,7 +258,8 @@ static void a_full_session_takes_a_part(const conform *c) {
 }
 
 
-static void reap_waits_for_as_many_as_asked(const conform *c) {
+/* far_reap returns at most `max` operations and waits for at most `wait_for` operations. */
+BEHAVIOUR(reap_waits_for_as_many_as_asked) {
     enum { OPS = 40 };
     rig r;
     rig_up(&r, c);
@@ -257,17 +271,17 @@ static void reap_waits_for_as_many_as_asked(const conform *c) {
         pointers[i] = &ops[i];
     }
     assert_code(OPS, far_submit(r.session, pointers, OPS));
-    int got = far_reap(r.session, done, 3, 3); /* at most max */
+    int got = far_reap(r.session, done, 3, 3); /* far_reap returns at most `max` operations. */
     assert_int_equal(got, 3);
-    got += far_reap(r.session, done, 5, 100); /* wait_for above max */
+    got += far_reap(r.session, done, 5, 100); /* The second call has a wait_for that is larger than `max`. */
     assert_int_equal(got, 8);
-    int looked = far_reap(r.session, done, OPS, 0); /* only looks */
+    int looked = far_reap(r.session, done, OPS, 0); /* With wait_for 0, far_reap does not wait. */
     assert_in_range(looked, 0, OPS - got);
     got += looked;
     int wanted = OPS - got < 10 ? OPS - got : 10, more = far_reap(r.session, done, OPS, 10);
     assert_in_range(more, wanted, OPS - got);
     got += more;
-    more = far_reap(r.session, done, OPS, OPS); /* wait_for above what is in flight */
+    more = far_reap(r.session, done, OPS, OPS); /* wait_for is larger than the number of operations in flight. */
     assert_int_equal(more, OPS - got);
     assert_code(0, far_reap(r.session, done, OPS, OPS));
     for (size_t i = 0; i < OPS; i++)
@@ -276,7 +290,8 @@ static void reap_waits_for_as_many_as_asked(const conform *c) {
 }
 
 
-static void looking_again_and_again_finishes_everything(const conform *c) {
+/* Repeated calls of far_reap with wait_for 0 finish all operations. */
+BEHAVIOUR(polling_without_waiting_finishes_everything) {
     rig r;
     rig_up(&r, c);
     far_op op = make_op(&r, FAR_OP_PUT, "k", 1, "v", 1), *pointer = &op, *done = NULL;
@@ -293,7 +308,9 @@ static void looking_again_and_again_finishes_everything(const conform *c) {
 }
 
 
-static void synchronous_calls_mix_with_those_in_flight(const conform *c) {
+/* Synchronous calls return right results while operations of the same session are in flight. The submitted operations
+ * finish, too. */
+BEHAVIOUR(synchronous_calls_mix_with_those_in_flight) {
     enum { OPS = 60 };
     rig r;
     rig_up(&r, c);
@@ -325,8 +342,9 @@ static void synchronous_calls_mix_with_those_in_flight(const conform *c) {
 }
 
 
-/* Inserts and deletes of one key take turns, in some order: so what is left of them is told by their number. */
-static void concurrent_operations_on_one_key_take_turns(const conform *c) {
+/* Inserts and deletes of one key are submitted together. They must take effect in some order. In any order, inserts and
+ * deletes alternate in succeeding, so the numbers of successes determine whether the key is present at the end. */
+BEHAVIOUR(concurrent_operations_on_one_key_take_turns) {
     enum { OPS = 120 };
     rig r;
     rig_up(&r, c);
@@ -340,7 +358,7 @@ static void concurrent_operations_on_one_key_take_turns(const conform *c) {
             ops[i] = make_op(&r, kind, "k", 1, values[i], kind == FAR_OP_INSERT ? strlen(values[i]) : 0);
             ops[i].capacity = kind == FAR_OP_GET ? sizeof(values[i]) : 0;
         }
-        run_all(&r, ops, OPS);
+        submit_and_reap_all(&r, ops, OPS);
         for (int i = 0; i < OPS; i++) {
             if (ops[i].kind == FAR_OP_INSERT)
                 assert_true(ops[i].result == FAR_OK || ops[i].result == FAR_ERR_EXISTS);
@@ -357,7 +375,9 @@ static void concurrent_operations_on_one_key_take_turns(const conform *c) {
 }
 
 
-static void concurrent_puts_of_one_key_leave_one_of_their_values(const conform *c) {
+/* Concurrent puts, updates and gets of one key all succeed. Every get returns one complete value, and the final value
+ * is one of the written values. */
+BEHAVIOUR(concurrent_puts_of_one_key_leave_one_of_their_values) {
     enum { OPS = 100 };
     rig r;
     rig_up(&r, c);
@@ -374,10 +394,11 @@ static void concurrent_puts_of_one_key_leave_one_of_their_values(const conform *
             ops[i].capacity = 64;
         }
     }
-    run_all(&r, ops, OPS);
+    submit_and_reap_all(&r, ops, OPS);
     for (int i = 0; i < OPS; i++) {
         assert_ok(ops[i].result);
-        assert_true(far_value_check(values[i], 64, "k", 1, NULL)); /* what a get saw is a whole value */
+        /* A get returns a complete value that one of the puts has written. */
+        assert_true(far_value_check(values[i], 64, "k", 1, NULL));
     }
     assert_ok(far_get(r.session, r.index, "k", 1, buffer, sizeof(buffer), &length));
     assert_true(far_value_check(buffer, length, "k", 1, &version));
@@ -386,7 +407,8 @@ static void concurrent_puts_of_one_key_leave_one_of_their_values(const conform *
 }
 
 
-static void closing_a_session_finishes_what_is_in_flight(const conform *c) {
+/* far_session_close finishes all operations in flight, and their effects are visible to other sessions. */
+BEHAVIOUR(closing_a_session_finishes_operations_in_flight) {
     enum { OPS = 100 };
     rig r;
     rig_up(&r, c);
@@ -409,7 +431,8 @@ static void closing_a_session_finishes_what_is_in_flight(const conform *c) {
 }
 
 
-static void operations_on_several_indexes_fly_together(const conform *c) {
+/* Concurrent operations on the same key in several indexes do not affect each other. */
+BEHAVIOUR(operations_on_several_indexes_run_concurrently) {
     enum { OPS = 90 };
     rig r;
     rig_up(&r, c);
@@ -421,33 +444,11 @@ static void operations_on_several_indexes_fly_together(const conform *c) {
         ops[i] = make_op(&r, FAR_OP_PUT, "the same key", 12, i % 3 == 0 ? "one" : i % 3 == 1 ? "two" : "six", 3);
         ops[i].index = indexes[i % 3];
     }
-    run_all(&r, ops, OPS);
+    submit_and_reap_all(&r, ops, OPS);
     assert_value(r.session, indexes[0], "the same key", 12, "one", 3);
     assert_value(r.session, indexes[1], "the same key", 12, "two", 3);
     assert_value(r.session, indexes[2], "the same key", 12, "six", 3);
     far_index_close(indexes[1]);
     far_index_close(indexes[2]);
     rig_down(&r);
-}
-
-
-static const behaviour behaviours[] = {
-    BEHAVIOUR(each_kind_of_operation_can_be_submitted),
-    BEHAVIOUR(a_submitted_get_tells_of_absence_and_of_small_buffers),
-    BEHAVIOUR_FOR(a_scan_can_be_submitted, FOR_ORDERED),
-    BEHAVIOUR(bad_operations_finish_with_their_error),
-    BEHAVIOUR(hundreds_in_flight_all_finish),
-    BEHAVIOUR(a_full_session_takes_a_part),
-    BEHAVIOUR(reap_waits_for_as_many_as_asked),
-    BEHAVIOUR(looking_again_and_again_finishes_everything),
-    BEHAVIOUR(synchronous_calls_mix_with_those_in_flight),
-    BEHAVIOUR(concurrent_operations_on_one_key_take_turns),
-    BEHAVIOUR(concurrent_puts_of_one_key_leave_one_of_their_values),
-    BEHAVIOUR(closing_a_session_finishes_what_is_in_flight),
-    BEHAVIOUR(operations_on_several_indexes_fly_together),
-};
-
-
-int main(int argc, char **argv) {
-    return conform_main(argc, argv, "async", behaviours, COUNT_OF(behaviours));
 }

@@ -1,4 +1,4 @@
-/* Counters of sessions, usage of indexes and pools. */
+/* Behaviours of the counters of sessions, and of the memory usage of indexes and pools. */
 #include "conform.h"
 
 
@@ -9,7 +9,9 @@ static far_stats stats_of(const rig *r) {
 }
 
 
-static void operations_are_counted_by_kind(const conform *c) {
+/* Every operation is counted once under its kind, whether it succeeds or fails, and whether it is synchronous or
+ * submitted. */
+BEHAVIOUR(operations_are_counted_by_kind) {
     rig r;
     rig_up(&r, c);
     far_stats before = stats_of(&r);
@@ -41,7 +43,9 @@ static void operations_are_counted_by_kind(const conform *c) {
 }
 
 
-static void operations_cost_round_trips_verbs_and_bytes(const conform *c) {
+/* A put of a large value counts at least one round trip, one writing verb and its bytes; a get counts at least one
+ * READ and its bytes. */
+BEHAVIOUR(operations_cost_round_trips_verbs_and_bytes) {
     rig r;
     rig_up(&r, c);
     far_stats start = stats_of(&r);
@@ -61,7 +65,8 @@ static void operations_cost_round_trips_verbs_and_bytes(const conform *c) {
 }
 
 
-static void a_diff_subtracts_every_counter(const conform *c) {
+/* far_stats_diff subtracts each field of far_stats. */
+BEHAVIOUR(a_diff_subtracts_every_counter) {
     (void)c;
     enum { WORDS = sizeof(far_stats) / sizeof(uint64_t) };
     far_stats after, before, diff;
@@ -79,7 +84,8 @@ static void a_diff_subtracts_every_counter(const conform *c) {
 }
 
 
-static void the_parts_of_the_counters_make_up_the_whole(const conform *c) {
+/* The counters of the operation kinds add up to the counters of the session, except for background work. */
+BEHAVIOUR(the_parts_of_the_counters_make_up_the_whole) {
     rig r;
     rig_up(&r, c);
     far_stats parts[6], whole = stats_of(&r), sum = {0};
@@ -102,7 +108,9 @@ static void the_parts_of_the_counters_make_up_the_whole(const conform *c) {
     far_stats ends[6];
     for (unsigned kind = 0; kind < 6; kind++)
         assert_ok(far_session_stats_of(r.session, (far_op_kind)kind, &ends[kind]));
-    far_stats after = stats_of(&r); /* behind the parts, as it was before them: what runs in the background goes on */
+    /* The counters of the whole session are read before and after those of the operation kinds, because background work
+     * continues meanwhile. */
+    far_stats after = stats_of(&r);
     whole = far_stats_diff(&after, &whole);
     for (unsigned kind = 0; kind < 6; kind++) {
         far_stats now = far_stats_diff(&ends[kind], &parts[kind]);
@@ -110,21 +118,23 @@ static void the_parts_of_the_counters_make_up_the_whole(const conform *c) {
         for (unsigned other = 0; other < 8; other++)
             assert_true(other == kind || now.ops[other] == 0);
         if (kind != FAR_OP_SCAN)
-            assert_true(now.round_trips >= now.ops[kind]); /* none of these keys is served without the pool */
+            /* None of these operations can be served from a cache without a round trip. */
+            assert_true(now.round_trips >= now.ops[kind]);
         sum.round_trips += now.round_trips;
         sum.reads += now.reads;
         sum.bytes_written += now.bytes_written;
         sum.cas_failed += now.cas_failed;
     }
     assert_int_equal(sum.round_trips, whole.round_trips);
-    assert_true(sum.reads <= whole.reads); /* the rest: background work that no operation caused */
+    assert_true(sum.reads <= whole.reads); /* The difference is background work that no operation caused. */
     assert_true(sum.bytes_written <= whole.bytes_written && sum.bytes_written > 0);
     assert_true(sum.cas_failed <= whole.cas_failed);
     rig_down(&r);
 }
 
 
-static void counters_are_those_of_one_session(const conform *c) {
+/* Operations of one session do not change the counters of another session of the same handle. */
+BEHAVIOUR(counters_are_those_of_one_session) {
     rig r;
     rig_up(&r, c);
     far_session *second = NULL;
@@ -141,6 +151,7 @@ static void counters_are_those_of_one_session(const conform *c) {
 }
 
 
+/* Asserts the number of keys and the bytes of keys and values that far_index_usage reports. */
 static void assert_usage(const rig *r, uint64_t keys, uint64_t key_bytes, uint64_t value_bytes) {
     far_usage usage = {0};
     assert_ok(far_index_usage(r->session, r->index, &usage));
@@ -152,20 +163,21 @@ static void assert_usage(const rig *r, uint64_t keys, uint64_t key_bytes, uint64
 }
 
 
-static void usage_is_exact(const conform *c) {
+/* far_index_usage counts keys and bytes exactly after inserts, changes of value lengths, and deletes. */
+BEHAVIOUR(usage_is_exact) {
     rig r;
     rig_up(&r, c);
     uint64_t key_bytes = 0, value_bytes = 0;
     uint8_t key[FAR_KEY_MAX];
     memset(key, 'u', sizeof(key));
     assert_usage(&r, 0, 0, 0);
-    for (uint64_t i = 1; i <= 100; i++) { /* keys of 1 .. 200 bytes, values of 0 .. 990 */
+    for (uint64_t i = 1; i <= 100; i++) { /* The keys have 1 to 200 bytes, the values 0 to 990 bytes. */
         assert_ok(put_proof(r.session, r.index, key, 2 * i, 10 * (i - 1), i));
         key_bytes += 2 * i;
         value_bytes += 10 * (i - 1);
     }
     assert_usage(&r, 100, key_bytes, value_bytes);
-    for (uint64_t i = 1; i <= 50; i++) { /* shorter and longer than before */
+    for (uint64_t i = 1; i <= 50; i++) { /* The new values are shorter or longer than the old ones. */
         assert_ok(put_proof(r.session, r.index, key, 2 * i, 400, i));
         value_bytes += 400 - 10 * (i - 1);
     }
@@ -185,7 +197,8 @@ static void usage_is_exact(const conform *c) {
 }
 
 
-static void usage_of_a_fixed_layout_is_exact(const conform *c) {
+/* far_index_usage also counts exactly in an index with keys and values of fixed sizes. */
+BEHAVIOUR(usage_of_a_fixed_layout_is_exact) {
     rig r;
     rig_up_with(&r, c, RIG_SIZE, NULL, "key_size=8,value_size=8");
     uint8_t key[8];
@@ -205,7 +218,9 @@ static void assert_pool_adds_up(const rig *r, far_pool_usage *usage) {
 }
 
 
-static void the_pools_memory_adds_up(const conform *c) {
+/* The parts of the pool's memory add up to its total, before and after writes, and the memory of the index is
+ * contained in the used part. */
+BEHAVIOUR(the_pools_memory_adds_up) {
     rig r;
     rig_up(&r, c);
     far_pool_usage empty, full;
@@ -214,7 +229,7 @@ static void the_pools_memory_adds_up(const conform *c) {
     assert_true(empty.total > 0 && empty.free > 0);
     assert_true(empty.memory_nodes >= 1 && empty.sessions >= 1 && empty.epoch > 0);
     assert_true(empty.total <= empty.memory_nodes * (64u << 20));
-    assert_true(empty.total > empty.memory_nodes * (32u << 20)); /* most of it is there to be used */
+    assert_true(empty.total > empty.memory_nodes * (32u << 20)); /* Most of the memory is available to users. */
     uint8_t key[8];
     for (uint64_t i = 0; i < 100; i++) {
         number_key(i, key);
@@ -222,7 +237,8 @@ static void the_pools_memory_adds_up(const conform *c) {
     }
     assert_pool_adds_up(&r, &full);
     assert_int_equal(full.total, empty.total);
-    uint64_t moving = 128u << 10; /* housekeeping may just be giving a slab back, which then counts as used */
+    /* Housekeeping may be releasing a slab at this moment; the slab then counts as used. */
+    uint64_t moving = 128u << 10;
     assert_true(full.used + moving >= empty.used + 100 * 10000);
     assert_ok(far_index_usage(r.session, r.index, &usage));
     assert_true(usage.pool_bytes <= full.used);
@@ -230,35 +246,22 @@ static void the_pools_memory_adds_up(const conform *c) {
 }
 
 
-static void repair_of_a_sound_pool_changes_nothing(const conform *c) {
+/* A repair of a pool without damage reports no problem and leaves all pairs unchanged. */
+BEHAVIOUR(repair_of_a_sound_pool_changes_nothing) {
     rig r;
     rig_up(&r, c);
     uint8_t key[8];
-    int told = 0;
+    int problems = 0;
     for (uint64_t i = 0; i < 100; i++) {
         number_key(i, key);
         assert_ok(put_proof(r.session, r.index, key, 8, 100, i));
     }
-    assert_code(0, far_pool_check(r.session, 1, count_problem, &told));
-    assert_int_equal(told, 0);
+    assert_code(0, far_pool_check(r.session, 1, count_problem, &problems));
+    assert_int_equal(problems, 0);
     for (uint64_t i = 0; i < 100; i++) {
         number_key(i, key);
         assert_proof(r.session, r.index, key, 8, 100, i);
     }
     assert_usage(&r, 100, 800, 10000);
     rig_down(&r);
-}
-
-
-static const behaviour behaviours[] = {
-    BEHAVIOUR(operations_are_counted_by_kind),         BEHAVIOUR(operations_cost_round_trips_verbs_and_bytes),
-    BEHAVIOUR(a_diff_subtracts_every_counter),         BEHAVIOUR(the_parts_of_the_counters_make_up_the_whole),
-    BEHAVIOUR(counters_are_those_of_one_session),      BEHAVIOUR(usage_is_exact),
-    BEHAVIOUR(usage_of_a_fixed_layout_is_exact),       BEHAVIOUR(the_pools_memory_adds_up),
-    BEHAVIOUR(repair_of_a_sound_pool_changes_nothing),
-};
-
-
-int main(int argc, char **argv) {
-    return conform_main(argc, argv, "counters", behaviours, COUNT_OF(behaviours));
 }

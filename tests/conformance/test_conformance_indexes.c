@@ -1,17 +1,19 @@
-/* Indexes by name: create, open, close, drop, list; several handles on one pool. */
+/* Behaviours of named indexes: create, open, close, drop, list, and several handles on one pool. */
 #include "conform.h"
 
 #include <ctype.h>
 
 
-static void reopen(rig *r) {
+static void reopen_index(rig *r) {
     far_index_close(r->index);
     r->index = NULL;
     assert_ok(far_index_open(r->session, "index", &r->index));
 }
 
 
-static void a_name_can_be_created_once(const conform *c) {
+/* Creating an index with a name that exists fails with FAR_ERR_EXISTS, whether the index is open or not, and leaves it
+ * unchanged. */
+BEHAVIOUR(a_name_can_be_created_once) {
     rig r;
     rig_up(&r, c);
     far_index *again = NULL;
@@ -29,16 +31,20 @@ static void a_name_can_be_created_once(const conform *c) {
 }
 
 
-static void open_or_create_does_either(const conform *c) {
+/* far_index_open_or_create opens an existing index and creates a missing one. It fails if the existing index has
+ * another kind or another option, with a message that names the difference. */
+BEHAVIOUR(open_or_create_does_either) {
     rig r;
     rig_up(&r, c);
     far_index *index = NULL;
     char other[256];
     assert_ok(put_text(&r, "k", "v"));
-    assert_ok(far_index_open_or_create(r.session, "index", c->kind, c->options, &index)); /* is there */
+    /* The index exists and is opened. */
+    assert_ok(far_index_open_or_create(r.session, "index", c->kind, c->options, &index));
     assert_ok(far_get(r.session, index, "k", 1, other, sizeof(other), NULL));
     far_index_close(index);
-    assert_ok(far_index_open_or_create(r.session, "new", c->kind, c->options, &index)); /* is not */
+    /* The index does not exist and is created. */
+    assert_ok(far_index_open_or_create(r.session, "new", c->kind, c->options, &index));
     assert_code(FAR_ERR_NOT_FOUND, far_get(r.session, index, "k", 1, other, sizeof(other), NULL));
     far_index_close(index);
     assert_ok(far_index_drop(r.session, "new"));
@@ -60,7 +66,8 @@ static void open_or_create_does_either(const conform *c) {
 }
 
 
-static void an_absent_index_is_not_found(const conform *c) {
+/* Opening or dropping an index that does not exist fails with FAR_ERR_NOT_FOUND. */
+BEHAVIOUR(an_absent_index_is_not_found) {
     rig r;
     rig_up(&r, c);
     static const char *const absent[] = {"indexes", "inde", "Index", "index ", "no_such_index", "x"};
@@ -74,7 +81,8 @@ static void an_absent_index_is_not_found(const conform *c) {
 }
 
 
-static void data_stays_when_the_index_is_closed(const conform *c) {
+/* Pairs remain in the pool after the index is closed, and are found after it is opened again. */
+BEHAVIOUR(data_stays_when_the_index_is_closed) {
     rig r;
     rig_up(&r, c);
     uint8_t key[8];
@@ -82,7 +90,7 @@ static void data_stays_when_the_index_is_closed(const conform *c) {
         number_key(i, key);
         assert_ok(put_proof(r.session, r.index, key, 8, i, i));
         if (i % 10 == 9)
-            reopen(&r);
+            reopen_index(&r);
     }
     for (uint64_t i = 0; i < 100; i++) {
         number_key(i, key);
@@ -92,7 +100,8 @@ static void data_stays_when_the_index_is_closed(const conform *c) {
 }
 
 
-static void an_index_can_be_opened_several_times(const conform *c) {
+/* An index that is open several times has the same content through each far_index, and each close ends one open. */
+BEHAVIOUR(an_index_can_be_opened_several_times) {
     rig r;
     rig_up(&r, c);
     far_index *second = NULL;
@@ -109,7 +118,9 @@ static void an_index_can_be_opened_several_times(const conform *c) {
 }
 
 
-static void an_index_outlives_the_session_that_opened_it(const conform *c) {
+/* An index that is open several times has the same content through each far_index, and each close undoes one of the
+ * opens. */
+BEHAVIOUR(an_index_outlives_the_session_that_opened_it) {
     rig r;
     rig_up_bare(&r, c, RIG_SIZE, NULL);
     far_session *first = NULL;
@@ -125,7 +136,8 @@ static void an_index_outlives_the_session_that_opened_it(const conform *c) {
 }
 
 
-static void an_open_index_is_not_dropped(const conform *c) {
+/* Dropping an index that this or another handle has open fails with FAR_ERR_BUSY. */
+BEHAVIOUR(an_open_index_is_not_dropped) {
     rig r, other;
     rig_up(&r, c);
     assert_ok(put_text(&r, "k", "v"));
@@ -135,7 +147,7 @@ static void an_open_index_is_not_dropped(const conform *c) {
     assert_code(FAR_ERR_BUSY, far_index_drop(other.session, "index"));
     far_index_close(other.index);
     other.index = NULL;
-    assert_code(FAR_ERR_BUSY, far_index_drop(other.session, "index")); /* open at the first handle */
+    assert_code(FAR_ERR_BUSY, far_index_drop(other.session, "index")); /* The first handle has the index open. */
     assert_text(&r, "k", "v");
     assert_ok(put_text(&r, "k", "w"));
     far_index_close(r.index);
@@ -148,7 +160,8 @@ static void an_open_index_is_not_dropped(const conform *c) {
 }
 
 
-static void the_opens_of_a_closed_handle_do_not_count(const conform *c) {
+/* An index that a handle had open when it was closed can be dropped. */
+BEHAVIOUR(the_opens_of_a_closed_handle_do_not_count) {
     rig r, other;
     rig_up(&r, c);
     rig_join(&other, &r);
@@ -161,7 +174,8 @@ static void the_opens_of_a_closed_handle_do_not_count(const conform *c) {
 }
 
 
-static void a_dropped_name_is_free_and_starts_empty(const conform *c) {
+/* After a drop, an index of the same name can be created, and it is empty. */
+BEHAVIOUR(a_dropped_name_is_free_and_starts_empty) {
     rig r;
     rig_up(&r, c);
     for (int round = 0; round < 4; round++) {
@@ -184,7 +198,9 @@ static void a_dropped_name_is_free_and_starts_empty(const conform *c) {
 }
 
 
-static void indexes_do_not_disturb_each_other(const conform *c) {
+/* Several indexes in one pool with the same keys keep separate pairs, and dropping one index does not change the
+ * others. */
+BEHAVIOUR(indexes_do_not_disturb_each_other) {
     enum { INDEXES = 6 };
     rig r;
     rig_up_bare(&r, c, RIG_SIZE, NULL);
@@ -192,7 +208,7 @@ static void indexes_do_not_disturb_each_other(const conform *c) {
     char name[INDEXES + 1] = {0};
     uint8_t key[8];
     for (unsigned i = 0; i < INDEXES; i++) {
-        name[i] = 'a'; /* names that are prefixes of each other */
+        name[i] = 'a'; /* The names are prefixes of each other. */
         rig_create(&r, name, &indexes[i]);
     }
     for (uint64_t k = 0; k < 50; k++)
@@ -224,17 +240,17 @@ static void indexes_do_not_disturb_each_other(const conform *c) {
 }
 
 
-/* What far_index_list and far_kinds told. */
-typedef struct told {
+/* Names and kinds that far_index_list or far_kinds has delivered. */
+typedef struct name_list {
     int calls, stop_at;
     unsigned seen[8];
     const char *kind;
     int wrong;
-} told;
+} name_list;
 
 
-static int tell_index(void *ctx, const char *name, const char *kind) {
-    told *t = ctx;
+static int record_index(void *ctx, const char *name, const char *kind) {
+    name_list *t = ctx;
     t->calls++;
     if (strlen(name) == 2 && name[0] == 'n' && name[1] >= '0' && name[1] < '8')
         t->seen[name[1] - '0']++;
@@ -245,11 +261,12 @@ static int tell_index(void *ctx, const char *name, const char *kind) {
 }
 
 
-static void all_indexes_are_listed(const conform *c) {
+/* far_index_list delivers every index once, with its kind, and stops when its callback returns non-zero. */
+BEHAVIOUR(all_indexes_are_listed) {
     rig r;
     rig_up_bare(&r, c, RIG_SIZE, NULL);
-    told none = {.kind = c->kind};
-    assert_code(0, far_index_list(r.session, tell_index, &none));
+    name_list none = {.kind = c->kind};
+    assert_code(0, far_index_list(r.session, record_index, &none));
     assert_int_equal(none.calls, 0);
     for (int i = 0; i < 8; i++) {
         char name[] = {'n', (char)('0' + i), '\0'};
@@ -257,26 +274,26 @@ static void all_indexes_are_listed(const conform *c) {
         rig_create(&r, name, &index);
         far_index_close(index);
     }
-    told all = {.kind = c->kind};
-    assert_code(8, far_index_list(r.session, tell_index, &all));
+    name_list all = {.kind = c->kind};
+    assert_code(8, far_index_list(r.session, record_index, &all));
     assert_int_equal(all.wrong, 0);
     for (int i = 0; i < 8; i++)
         assert_int_equal(all.seen[i], 1);
     for (int stop = 1; stop <= 8; stop += 3) {
-        told some = {.kind = c->kind, .stop_at = stop};
-        assert_code(stop, far_index_list(r.session, tell_index, &some));
+        name_list some = {.kind = c->kind, .stop_at = stop};
+        assert_code(stop, far_index_list(r.session, record_index, &some));
         assert_int_equal(some.calls, stop);
     }
     assert_ok(far_index_drop(r.session, "n3"));
-    told rest = {.kind = c->kind};
-    assert_code(7, far_index_list(r.session, tell_index, &rest));
+    name_list rest = {.kind = c->kind};
+    assert_code(7, far_index_list(r.session, record_index, &rest));
     assert_int_equal(rest.seen[3], 0);
     rig_down(&r);
 }
 
 
-static int tell_kind(void *ctx, const char *kind, const char *what_for, const char *options) {
-    told *t = ctx;
+static int record_kind(void *ctx, const char *kind, const char *what_for, const char *options) {
+    name_list *t = ctx;
     t->calls++;
     t->wrong += strlen(kind) == 0 || strlen(what_for) == 0;
     for (const char *at = kind; *at; at++)
@@ -286,19 +303,21 @@ static int tell_kind(void *ctx, const char *kind, const char *what_for, const ch
 }
 
 
-static void all_kinds_are_listed(const conform *c) {
+/* far_kinds delivers every kind once, with a description and its options. */
+BEHAVIOUR(all_kinds_are_listed) {
     (void)c;
-    told all = {0}, first = {.stop_at = 1};
-    int count = far_kinds(tell_kind, &all);
+    name_list all = {0}, first = {.stop_at = 1};
+    int count = far_kinds(record_kind, &all);
     assert_true(count >= 1);
     assert_int_equal(count, all.calls);
     assert_int_equal(all.wrong, 0);
-    assert_code(1, far_kinds(tell_kind, &first));
+    assert_code(1, far_kinds(record_kind, &first));
     assert_int_equal(first.calls, 1);
 }
 
 
-static void handles_of_one_pool_see_each_others_writes(const conform *c) {
+/* A write through one handle is visible through another handle of the same pool, in both directions. */
+BEHAVIOUR(handles_of_one_pool_see_each_others_writes) {
     rig a, b;
     rig_up(&a, c);
     rig_join(&b, &a);
@@ -319,7 +338,7 @@ static void handles_of_one_pool_see_each_others_writes(const conform *c) {
     assert_true(usage.sessions >= 2);
     a.owner = false;
     b.owner = true;
-    rig_close(&a); /* the pool stays with the other handle */
+    rig_close(&a); /* The pool continues to exist, because another handle has it open. */
     uint8_t key[8];
     number_key(0, key);
     assert_proof(b.session, b.index, key, 8, 51, 1);
@@ -327,8 +346,9 @@ static void handles_of_one_pool_see_each_others_writes(const conform *c) {
 }
 
 
-static void a_pool_ends_with_its_last_handle(const conform *c) {
-    if (c->fabric->remove) /* a pool that outlives its handles */
+/* A pool that exists only inside the process is destroyed when its last handle is closed. */
+BEHAVIOUR(a_pool_ends_with_its_last_handle) {
+    if (c->fabric->remove) /* The fabric has pools that outlive their handles. */
         return;
     rig r;
     rig_up(&r, c);
@@ -347,7 +367,8 @@ static void a_pool_ends_with_its_last_handle(const conform *c) {
 }
 
 
-static void an_index_is_for_sessions_of_its_handle(const conform *c) {
+/* A session cannot use an index that was opened through another handle. */
+BEHAVIOUR(an_index_is_for_sessions_of_its_handle) {
     rig a, b;
     rig_up(&a, c);
     rig_join(&b, &a);
@@ -368,28 +389,4 @@ static void an_index_is_for_sessions_of_its_handle(const conform *c) {
     assert_text(&b, "k", "v");
     rig_close(&b);
     rig_down(&a);
-}
-
-
-static const behaviour behaviours[] = {
-    BEHAVIOUR(a_name_can_be_created_once),
-    BEHAVIOUR(open_or_create_does_either),
-    BEHAVIOUR(an_absent_index_is_not_found),
-    BEHAVIOUR(data_stays_when_the_index_is_closed),
-    BEHAVIOUR(an_index_can_be_opened_several_times),
-    BEHAVIOUR(an_index_outlives_the_session_that_opened_it),
-    BEHAVIOUR(an_open_index_is_not_dropped),
-    BEHAVIOUR(the_opens_of_a_closed_handle_do_not_count),
-    BEHAVIOUR(a_dropped_name_is_free_and_starts_empty),
-    BEHAVIOUR(indexes_do_not_disturb_each_other),
-    BEHAVIOUR(all_indexes_are_listed),
-    BEHAVIOUR(all_kinds_are_listed),
-    BEHAVIOUR(handles_of_one_pool_see_each_others_writes),
-    BEHAVIOUR(a_pool_ends_with_its_last_handle),
-    BEHAVIOUR(an_index_is_for_sessions_of_its_handle),
-};
-
-
-int main(int argc, char **argv) {
-    return conform_main(argc, argv, "indexes", behaviours, COUNT_OF(behaviours));
 }

@@ -1,9 +1,10 @@
-/* Options of an index: fixed-size layouts, longer keys, and what is wrong with options, kinds and names. */
+/* Behaviours of index options: fixed-size layouts and longer keys, and errors for wrong options, kinds and names. */
 #include "conform.h"
 #include "workload/value.h"
 
 
-static void fixed_sizes_refuse_all_others(const conform *c) {
+/* An index with key_size and value_size rejects keys and values of every other size, and stays unchanged. */
+BEHAVIOUR(fixed_sizes_refuse_all_others) {
     rig r;
     rig_up_with(&r, c, RIG_SIZE, NULL, "key_size=8,value_size=16");
     static uint8_t bytes[64];
@@ -26,6 +27,7 @@ static void fixed_sizes_refuse_all_others(const conform *c) {
 }
 
 
+/* Runs inserts, updates, deletes, gets and a scan on an index with these options. */
 static void work_on_fixed_layout(const conform *c, const char *options, size_t key_size, size_t value_size) {
     enum { KEYS = 300 };
     rig r;
@@ -67,14 +69,16 @@ static void work_on_fixed_layout(const conform *c, const char *options, size_t k
 }
 
 
-static void fixed_keys_and_values_work(const conform *c) {
+/* All operations work with fixed sizes of both keys and values. */
+BEHAVIOUR(fixed_keys_and_values_work) {
     work_on_fixed_layout(c, "key_size=8,value_size=8", 8, 8);
     work_on_fixed_layout(c, "key_size=8,value_size=64", 8, 64);
     work_on_fixed_layout(c, "key_size=32,value_size=100", 32, 100);
 }
 
 
-static void one_fixed_size_leaves_the_other_free(const conform *c) {
+/* With only one of key_size and value_size, the length of the other part of a pair (value or key) remains variable. */
+BEHAVIOUR(one_fixed_size_leaves_the_other_free) {
     work_on_fixed_layout(c, "key_size=8", 8, 40);
     work_on_fixed_layout(c, "value_size=24", 12, 24);
     rig r;
@@ -87,8 +91,8 @@ static void one_fixed_size_leaves_the_other_free(const conform *c) {
 }
 
 
-/* A kind either takes longer keys, or says that it cannot. */
-static void longer_keys_are_taken_where_max_key_is_granted(const conform *c) {
+/* A kind either accepts longer keys with max_key, or rejects the option. */
+BEHAVIOUR(longer_keys_are_taken_where_max_key_is_granted) {
     rig r;
     rig_up_bare(&r, c, RIG_SIZE, NULL);
     uint8_t key[1025];
@@ -114,7 +118,8 @@ static void longer_keys_are_taken_where_max_key_is_granted(const conform *c) {
 }
 
 
-static void bad_options_are_refused_and_create_nothing(const conform *c) {
+/* A malformed option string fails with FAR_ERR_INVALID and a message, and no index is created. */
+BEHAVIOUR(bad_options_are_refused_and_create_nothing) {
     static const char *const bad[] = {
         "key_size",
         "key_size=",
@@ -172,7 +177,8 @@ static void bad_options_are_refused_and_create_nothing(const conform *c) {
 }
 
 
-static void a_refused_option_is_named(const conform *c) {
+/* The message of a rejected option contains its name. */
+BEHAVIOUR(a_refused_option_is_named) {
     rig r;
     rig_up_bare(&r, c, RIG_SIZE, NULL);
     far_index *index = NULL;
@@ -184,7 +190,8 @@ static void a_refused_option_is_named(const conform *c) {
 }
 
 
-static void empty_options_are_the_defaults(const conform *c) {
+/* An empty option string has the meaning of NULL. */
+BEHAVIOUR(empty_options_are_the_defaults) {
     rig r;
     rig_up_with(&r, c, RIG_SIZE, NULL, "");
     assert_ok(put_text(&r, "k", "any"));
@@ -194,7 +201,8 @@ static void empty_options_are_the_defaults(const conform *c) {
 }
 
 
-static void unknown_kinds_are_refused(const conform *c) {
+/* A kind that does not exist is rejected, and no index is created. */
+BEHAVIOUR(unknown_kinds_are_refused) {
     static const char *const bad[] = {"",     "no_such_kind", "DART", "TOY",  " toy",
                                       "toy ", "toy,shard",    "to",   "toys", "\001"};
     rig r;
@@ -208,7 +216,8 @@ static void unknown_kinds_are_refused(const conform *c) {
 }
 
 
-static void options_are_stored_with_the_index(const conform *c) {
+/* The options of an index are in force after it is opened again, also through another handle. */
+BEHAVIOUR(options_are_stored_with_the_index) {
     rig r;
     rig_up_with(&r, c, RIG_SIZE, NULL, "key_size=8,value_size=8");
     assert_ok(far_put(r.session, r.index, "12345678", 8, "abcdefgh", 8));
@@ -227,7 +236,8 @@ static void options_are_stored_with_the_index(const conform *c) {
 }
 
 
-static void bad_names_are_refused(const conform *c) {
+/* Names that are empty, too long or contain a character that is not allowed are rejected. */
+BEHAVIOUR(bad_names_are_refused) {
     static const char *const bad[] = {
         "",
         "a/b",
@@ -241,7 +251,8 @@ static void bad_names_are_refused(const conform *c) {
         "\200",
         "caf\303\251",
         "\377",
-        "0123456789012345678901234567890123456789012345678901234567890123", /* 64 bytes */
+        /* This name has 64 characters, one too many. */
+        "0123456789012345678901234567890123456789012345678901234567890123",
     };
     rig r;
     rig_up_bare(&r, c, RIG_SIZE, NULL);
@@ -255,11 +266,13 @@ static void bad_names_are_refused(const conform *c) {
 }
 
 
-static void all_good_names_are_taken(const conform *c) {
+/* Every printable ASCII character except '/' and ',' may occur in a name. */
+BEHAVIOUR(all_good_names_are_taken) {
     rig r;
     rig_up_bare(&r, c, RIG_SIZE, NULL);
     char name[FAR_NAME_MAX + 1];
-    for (int first = '!'; first <= '~'; first += FAR_NAME_MAX - 2) { /* all printable characters, 63 at a time */
+    /* The names together contain all printable characters, at most 63 in one name. */
+    for (int first = '!'; first <= '~'; first += FAR_NAME_MAX - 2) {
         size_t length = 0;
         for (int character = first; character <= '~' && length < FAR_NAME_MAX; character++)
             if (character != '/' && character != ',')
@@ -276,24 +289,4 @@ static void all_good_names_are_taken(const conform *c) {
         far_index_close(index);
     }
     rig_down(&r);
-}
-
-
-static const behaviour behaviours[] = {
-    BEHAVIOUR(fixed_sizes_refuse_all_others),
-    BEHAVIOUR(fixed_keys_and_values_work),
-    BEHAVIOUR(one_fixed_size_leaves_the_other_free),
-    BEHAVIOUR(longer_keys_are_taken_where_max_key_is_granted),
-    BEHAVIOUR(bad_options_are_refused_and_create_nothing),
-    BEHAVIOUR(a_refused_option_is_named),
-    BEHAVIOUR(empty_options_are_the_defaults),
-    BEHAVIOUR(unknown_kinds_are_refused),
-    BEHAVIOUR(options_are_stored_with_the_index),
-    BEHAVIOUR(bad_names_are_refused),
-    BEHAVIOUR(all_good_names_are_taken),
-};
-
-
-int main(int argc, char **argv) {
-    return conform_main(argc, argv, "layouts", behaviours, COUNT_OF(behaviours));
 }

@@ -1,18 +1,19 @@
-/* Far memory: a full pool, what comes back, and that nothing is lost on the way. */
+/* Behaviours of far memory: a full pool, reuse of freed memory, and the absence of leaks. */
 #include "base/random.h"
 #include "base/sanitizer.h"
 #include "conform.h"
-#include "pool/epoch.h"
+#include "pool/epoch/epoch.h"
 #include "workload/value.h"
 
 #include <unistd.h>
 
-#define SMALL_POOL (FAR_TSAN ? "4M" : "8M") /* it takes ten times as long there */
+/* The pool is smaller under the thread sanitizer, which makes these tests ten times as slow. */
+#define SMALL_POOL (FAR_TSAN ? "4M" : "8M")
 #define MANY       100000
 
 
-/* Keys that were stored, by number, with values whose length follows from the number. */
-static size_t length_of(uint64_t n) {
+/* Returns the length of the value of pair `n`, which follows from the number. Tests identify pairs by numbers. */
+static size_t value_length_of(uint64_t n) {
     return 2000 + n * 997 % 14000;
 }
 
@@ -20,14 +21,14 @@ static size_t length_of(uint64_t n) {
 static int put_number(const rig *r, uint64_t n, uint64_t version) {
     uint8_t key[8];
     number_key(n, key);
-    return put_proof(r->session, r->index, key, 8, length_of(n), version);
+    return put_proof(r->session, r->index, key, 8, value_length_of(n), version);
 }
 
 
 static void assert_number(const rig *r, uint64_t n, uint64_t version) {
     uint8_t key[8];
     number_key(n, key);
-    assert_proof(r->session, r->index, key, 8, length_of(n), version);
+    assert_proof(r->session, r->index, key, 8, value_length_of(n), version);
 }
 
 
@@ -38,8 +39,8 @@ static int delete_number(const rig *r, uint64_t n) {
 }
 
 
-/* Deletes numbers from first to end. In a full pool a delete may find no room itself; what others give back must then
- * be enough for it, and until then the key is there. */
+/* Deletes the pairs with the numbers first to end - 1. In a full pool a delete may fail because it needs memory itself.
+ * The delete must then succeed after other clients have returned memory, and until then the key must be present. */
 static void delete_numbers(const rig *r, uint64_t first, uint64_t end) {
     bool *gone = calloc(end - first, sizeof(*gone));
     uint64_t left = end - first, before = 0;
@@ -59,8 +60,8 @@ static void delete_numbers(const rig *r, uint64_t first, uint64_t end) {
 }
 
 
-/* Puts numbers from first on until the pool is full; returns the first that found no room. */
-static uint64_t fill_up(const rig *r, uint64_t first, uint64_t version) {
+/* Puts pairs from number `first` on until the pool is full. Returns the number of the first pair that did not fit. */
+static uint64_t put_until_full(const rig *r, uint64_t first, uint64_t version) {
     for (uint64_t n = first; n < first + MANY; n++) {
         int result = put_number(r, n, version);
         if (result == FAR_ERR_NO_MEMORY)
@@ -72,18 +73,20 @@ static uint64_t fill_up(const rig *r, uint64_t first, uint64_t version) {
 }
 
 
-static void a_full_pool_says_so_and_keeps_everything(const conform *c) {
+/* Writes to a full pool fail with FAR_ERR_NO_MEMORY and change nothing, and all pairs stored before remain readable. */
+BEHAVIOUR(a_full_pool_returns_an_error_and_keeps_all_pairs) {
     rig r;
     rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
-    uint64_t end = fill_up(&r, 0, 1);
+    uint64_t end = put_until_full(&r, 0, 1);
     uint8_t key[8], large[FAR_VALUE_MAX];
-    assert_true(end >= (FAR_TSAN ? 50 : 100)); /* about half of the pool at least */
+    assert_true(end >= (FAR_TSAN ? 50 : 100)); /* The pairs fill at least about half of the pool. */
     assert_true(strlen(far_last_error()) > 0);
     number_key(end, key);
-    assert_code(FAR_ERR_NOT_FOUND, far_get(r.session, r.index, key, 8, NULL, 0, NULL)); /* it was not half stored */
+    /* The pair for which there was no memory was not stored partially. */
+    assert_code(FAR_ERR_NOT_FOUND, far_get(r.session, r.index, key, 8, NULL, 0, NULL));
     memset(large, 0, sizeof(large));
     int failed = 0;
-    for (uint64_t n = 0; n < 20; n++) { /* an update that finds no room leaves the old value */
+    for (uint64_t n = 0; n < 20; n++) { /* An update that finds no memory leaves the old value unchanged. */
         number_key(n, key);
         int result = far_update(r.session, r.index, key, 8, large, sizeof(large));
         assert_true(result == FAR_OK || result == FAR_ERR_NO_MEMORY);
@@ -104,12 +107,13 @@ static void a_full_pool_says_so_and_keeps_everything(const conform *c) {
 }
 
 
-static void deletes_make_room_in_a_full_pool(const conform *c) {
+/* After half of the pairs of a full pool are deleted, new pairs can be stored in the freed memory. */
+BEHAVIOUR(deletes_make_room_in_a_full_pool) {
     rig r;
     rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
-    uint64_t first = 0, end = fill_up(&r, 0, 1);
-    /* The part of what was given back that is found again at once: half; less by the toy, which writes all pairs of a slot
-     * anew, as one object of more than a block, for which there may be no two blocks side by side. */
+    uint64_t first = 0, end = put_until_full(&r, 0, 1);
+    /* The part of the freed memory that must be usable at once: 1/2, or 1/8 for the kind toy. Toy rewrites all pairs of
+     * a slot as one object larger than a block, and there may be no two adjacent free blocks for that. */
     const unsigned part = strcmp(c->kind, "toy") == 0 ? 8 : 2;
     for (int round = 0; round < 3; round++) {
         uint64_t half = (end - first) / 2;
@@ -125,10 +129,11 @@ static void deletes_make_room_in_a_full_pool(const conform *c) {
 }
 
 
-static void a_full_pool_still_serves_reads_scans_and_deletes(const conform *c) {
+/* A full pool serves gets, scans and deletes, also to a new session. */
+BEHAVIOUR(a_full_pool_still_serves_reads_scans_and_deletes) {
     rig r;
     rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
-    uint64_t end = fill_up(&r, 0, 1);
+    uint64_t end = put_until_full(&r, 0, 1);
     pairs found = {0};
     if (c->ordered) {
         assert_code((int64_t)end, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
@@ -137,10 +142,10 @@ static void a_full_pool_still_serves_reads_scans_and_deletes(const conform *c) {
     }
     pairs_free(&found);
     far_session *second = NULL;
-    if (far_session_open(r.pool, &second) == FAR_OK) { /* it may find no room for itself */
+    if (far_session_open(r.pool, &second) == FAR_OK) { /* The session may fail to open in a full pool. */
         uint8_t key[8];
         number_key(end / 2, key);
-        assert_proof(second, r.index, key, 8, length_of(end / 2), 1);
+        assert_proof(second, r.index, key, 8, value_length_of(end / 2), 1);
     }
     delete_numbers(&r, 0, end);
     far_session_close(second);
@@ -148,11 +153,11 @@ static void a_full_pool_still_serves_reads_scans_and_deletes(const conform *c) {
 }
 
 
-/* Their long values have 7.2 MB: more than there is room for in a pool of 8M. */
+/* Number of keys whose long values together have 7.2 MB, which is more than fits in a pool of 8 MiB. */
 #define BRIM_KEYS 800
 
-/* All keys with short values: so the index has all inner nodes that it needs while there is room for them. A node that cannot
- * grow in a pool that is full of values would keep out all keys below it, however much room there is for values. */
+/* Puts all keys with short values. This creates all inner nodes while there is memory for them. Otherwise, an inner
+ * node that cannot grow in a full pool would keep out all keys below it, even if there is memory for their values. */
 static void put_short_values(const rig *r, uint64_t version) {
     uint8_t key[8];
     for (uint64_t n = 0; n < BRIM_KEYS; n++) {
@@ -162,8 +167,8 @@ static void put_short_values(const rig *r, uint64_t version) {
 }
 
 
-/* Puts long values until no room is found for many in a row, or each key was tried: the first to fail says little of how full the pool is, it may
- * have wanted more in one piece than most. */
+/* Puts long values until many puts in a row have failed, or each key was tried. The first failed put does not prove
+ * that the pool is full, because it may need a larger object than most puts. */
 static void put_long_values(const rig *r, uint64_t version) {
     enum { IN_A_ROW = 12 };
     for (uint64_t n = 0, failed = 0; n < BRIM_KEYS && failed < IN_A_ROW; n++) {
@@ -174,15 +179,16 @@ static void put_long_values(const rig *r, uint64_t version) {
 }
 
 
-/* Filling and emptying again and again reaches the same size each time: nothing is lost. */
-static void what_is_deleted_comes_back(const conform *c) {
+/* Filling the pool and deleting all pairs repeatedly stores the same amount each time, so no memory is lost. */
+BEHAVIOUR_FOR(memory_of_deleted_pairs_is_reused, IN_TURN) {
     rig r;
     rig_up_with(&r, c, "8M", NULL, c->options);
     uint64_t first_time = 0;
     for (uint64_t round = 0; round <= 2; round++) {
         far_usage usage = {0};
         put_short_values(&r, round);
-        /* On a busy host what was deleted may come home too late for a put, which is told that there is no room. */
+        /* On a busy host the memory of deleted pairs may be returned too late for a put, which then fails with
+         * FAR_ERR_NO_MEMORY. */
         for (unsigned pass = 0; pass < 4 && (pass == 0 || usage.value_bytes < first_time / 100 * 90); pass++) {
             put_long_values(&r, round);
             assert_ok(far_index_usage(r.session, r.index, &usage));
@@ -196,14 +202,16 @@ static void what_is_deleted_comes_back(const conform *c) {
         assert_ok(far_index_usage(r.session, r.index, &usage));
         assert_int_equal(usage.keys, 0);
         assert_int_equal(usage.key_bytes + usage.value_bytes, 0);
-        assert_true(usage.pool_bytes < (1u << 20)); /* of values of several MiB nothing is left */
+        assert_true(usage.pool_bytes <
+                    (1u << 20)); /* The values had several MiB; almost none of their memory is still in use. */
     }
     rig_down(&r);
 }
 
 
-/* Writes several times the pool's size through it. */
-static void memory_is_reused_while_work_goes_on(const conform *c) {
+/* Writes, in total, several times as much data as fits into the pool. All writes succeed because the memory of replaced
+ * values is reused. */
+BEHAVIOUR(memory_is_reused_while_work_goes_on) {
     rig r;
     rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
     enum { KEYS = 60, WRITES = 2500 };
@@ -220,7 +228,8 @@ static void memory_is_reused_while_work_goes_on(const conform *c) {
 }
 
 
-static void churn_of_all_sizes_leaks_nothing(const conform *c) {
+/* Puts and deletes of keys and values of many sizes leave no leaked memory. */
+BEHAVIOUR(churn_of_all_sizes_leaks_nothing) {
     rig r;
     rig_up(&r, c);
     uint8_t key[FAR_KEY_MAX];
@@ -244,8 +253,8 @@ static void churn_of_all_sizes_leaks_nothing(const conform *c) {
 }
 
 
-/* Housekeeping frees what was dropped or retired when nobody can look at it any more. The epoch, which moves on demand,
- * is asked to. */
+/* Waits until less than `bound` bytes are in use. Housekeeping frees dropped and retired memory after no operation can
+ * read that memory any more. The epoch advances only on demand, so this function requests its advance. */
 static void wait_until_used_is_below(const rig *r, uint64_t bound) {
     far_pool_usage usage = {.used = UINT64_MAX};
     for (int i = 0; i < 60000 && (usage.used > bound || usage.retired > 0); i++) {
@@ -261,18 +270,22 @@ static void wait_until_used_is_below(const rig *r, uint64_t bound) {
 }
 
 
-static void deleting_everything_gives_the_memory_back(const conform *c) {
+/* After 20000 pairs are deleted, at most 2 percent of their memory remains in use. This includes the inner structure
+ * of the index. */
+BEHAVIOUR_FOR(deleting_everything_gives_the_memory_back, IN_TURN) {
     enum { KEYS = 20000 };
     rig r;
     rig_up_with(&r, c, "32M", NULL, c->options);
     uint8_t key[8];
     far_pool_usage empty = {0}, full = {0};
-    for (uint64_t n = 0; n < 50; n++) { /* what sessions keep for themselves, and what is made at the first write */
+    /* The first writes create parts of the index and fill the magazines of the session. They must precede the first
+     * measurement. */
+    for (uint64_t n = 0; n < 50; n++) {
         number_key(n, key);
         assert_ok(put_proof(r.session, r.index, key, 8, 64, 0));
         assert_ok(far_delete(r.session, r.index, key, 8));
     }
-    for (unsigned same = 0; same < 20;) { /* slabs that are wholly free go back a little later */
+    for (unsigned same = 0; same < 20;) { /* Slabs that are completely free are released with a delay. */
         uint64_t before = empty.used;
         wait_until_used_is_below(&r, UINT64_MAX - 1);
         assert_ok(far_pool_stat(r.session, &empty));
@@ -282,7 +295,8 @@ static void deleting_everything_gives_the_memory_back(const conform *c) {
         number_key(n * 0x9e3779b97f4a7c15ull, key);
         assert_ok(put_proof(r.session, r.index, key, 8, 64, 0));
     }
-    for (int i = 0; i < 60000 && full.used <= empty.used + KEYS * 64; i++) { /* what is free is told a little later */
+    /* Statistics of free memory are published with a delay. */
+    for (int i = 0; i < 60000 && full.used <= empty.used + KEYS * 64; i++) {
         assert_true(far_pool_poll(r.pool) >= 0);
         if (c->fabric->threads)
             usleep(1000);
@@ -298,8 +312,8 @@ static void deleting_everything_gives_the_memory_back(const conform *c) {
 }
 
 
-/* Creating, filling and dropping goes on for many times the pool's size. */
-static void a_dropped_index_gives_its_memory_back(const conform *c) {
+/* Creates, fills and drops an index repeatedly, with many times the size of the pool in total. */
+BEHAVIOUR(a_dropped_index_gives_its_memory_back) {
     rig r;
     rig_up_bare(&r, c, SMALL_POOL, NULL);
     far_pool_usage before = {0};
@@ -318,7 +332,8 @@ static void a_dropped_index_gives_its_memory_back(const conform *c) {
 }
 
 
-static void a_closed_session_leaves_its_memory_to_the_pool(const conform *c) {
+/* The memory of a closed session is reused by later sessions. */
+BEHAVIOUR(a_closed_session_leaves_its_memory_to_the_pool) {
     rig r;
     rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
     for (uint64_t round = 0; round < 20; round++) {
@@ -334,8 +349,8 @@ static void a_closed_session_leaves_its_memory_to_the_pool(const conform *c) {
 }
 
 
-/* Each leaves blocks behind; those who come after it must find the room in them. */
-static void sessions_that_come_and_go_do_not_use_up_the_pool(const conform *c) {
+/* Each session leaves blocks that contain objects. Later sessions must find the free memory in these blocks. */
+BEHAVIOUR(sessions_that_come_and_go_do_not_use_up_the_pool) {
     rig r;
     rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
     far_random random;
@@ -356,23 +371,4 @@ static void sessions_that_come_and_go_do_not_use_up_the_pool(const conform *c) {
         far_session_close(worker.session);
     }
     rig_down(&r);
-}
-
-
-static const behaviour behaviours[] = {
-    BEHAVIOUR(a_full_pool_says_so_and_keeps_everything),
-    BEHAVIOUR(deletes_make_room_in_a_full_pool),
-    BEHAVIOUR(a_full_pool_still_serves_reads_scans_and_deletes),
-    BEHAVIOUR(what_is_deleted_comes_back),
-    BEHAVIOUR(deleting_everything_gives_the_memory_back),
-    BEHAVIOUR(memory_is_reused_while_work_goes_on),
-    BEHAVIOUR(churn_of_all_sizes_leaks_nothing),
-    BEHAVIOUR(a_dropped_index_gives_its_memory_back),
-    BEHAVIOUR(a_closed_session_leaves_its_memory_to_the_pool),
-    BEHAVIOUR(sessions_that_come_and_go_do_not_use_up_the_pool),
-};
-
-
-int main(int argc, char **argv) {
-    return conform_main(argc, argv, "memory", behaviours, COUNT_OF(behaviours));
 }

@@ -1,9 +1,11 @@
-/* Point operations: what each returns, what it changes, what it leaves alone; all shapes of keys and values. */
+/* Behaviours of point operations: their results, the changes that they make and must not make, for keys and values of
+ * all shapes. */
 #include "conform.h"
 #include "workload/value.h"
 
 
-static void a_put_is_read_back(const conform *c) {
+/* A get returns the value of the last put. */
+BEHAVIOUR(a_put_is_read_back) {
     rig r;
     rig_up(&r, c);
     assert_ok(put_text(&r, "apple", "red"));
@@ -14,7 +16,9 @@ static void a_put_is_read_back(const conform *c) {
 }
 
 
-static void an_absent_key_is_not_found(const conform *c) {
+/* Operations on an absent key return FAR_ERR_NOT_FOUND and leave the buffer unchanged, in an empty index and in an
+ * index with keys that are prefixes or extensions of the absent key. */
+BEHAVIOUR(an_absent_key_is_not_found) {
     rig r;
     rig_up(&r, c);
     for (int filled = 0; filled < 2; filled++) {
@@ -34,7 +38,8 @@ static void an_absent_key_is_not_found(const conform *c) {
 }
 
 
-static void an_insert_adds_but_never_replaces(const conform *c) {
+/* An insert of a present key returns FAR_ERR_EXISTS and leaves the value unchanged. */
+BEHAVIOUR(an_insert_adds_but_never_replaces) {
     rig r;
     rig_up(&r, c);
     assert_ok(insert_text(&r, "k", "first"));
@@ -50,7 +55,8 @@ static void an_insert_adds_but_never_replaces(const conform *c) {
 }
 
 
-static void an_update_replaces_but_never_adds(const conform *c) {
+/* An update of an absent key returns FAR_ERR_NOT_FOUND, and the key remains absent. */
+BEHAVIOUR(an_update_replaces_but_never_adds) {
     rig r;
     rig_up(&r, c);
     assert_code(FAR_ERR_NOT_FOUND, update_text(&r, "k", "x"));
@@ -65,7 +71,8 @@ static void an_update_replaces_but_never_adds(const conform *c) {
 }
 
 
-static void a_delete_removes_once_and_only_its_key(const conform *c) {
+/* A second delete of a key returns FAR_ERR_NOT_FOUND, and similar keys are not affected. */
+BEHAVIOUR(a_delete_removes_once_and_only_its_key) {
     rig r;
     rig_up(&r, c);
     assert_ok(put_text(&r, "a", "1"));
@@ -83,7 +90,9 @@ static void a_delete_removes_once_and_only_its_key(const conform *c) {
 }
 
 
-static void a_small_buffer_is_left_alone_and_told_the_size(const conform *c) {
+/* A get with a too small buffer returns FAR_ERR_TOO_SMALL and the length of the value, and does not write the
+ * buffer. */
+BEHAVIOUR(a_too_small_buffer_is_left_unchanged_and_the_size_is_returned) {
     rig r;
     rig_up(&r, c);
     const size_t sizes[] = {1, 8, 100, 5000, FAR_VALUE_MAX};
@@ -110,7 +119,8 @@ static void a_small_buffer_is_left_alone_and_told_the_size(const conform *c) {
 }
 
 
-static void an_exact_buffer_is_enough(const conform *c) {
+/* A get succeeds with a buffer of exactly the length of the value, and writes no byte after it. */
+BEHAVIOUR(an_exact_buffer_is_enough) {
     rig r;
     rig_up(&r, c);
     const size_t sizes[] = {1, 7, 8, 9, 4096, FAR_VALUE_MAX};
@@ -128,7 +138,8 @@ static void an_exact_buffer_is_enough(const conform *c) {
 }
 
 
-static void an_empty_value_is_a_value(const conform *c) {
+/* A key with an empty value is present. */
+BEHAVIOUR(an_empty_value_is_a_value) {
     rig r;
     rig_up(&r, c);
     size_t length = 77;
@@ -138,7 +149,8 @@ static void an_empty_value_is_a_value(const conform *c) {
     assert_ok(far_get(r.session, r.index, "k", 1, NULL, 0, NULL));
     assert_code(FAR_ERR_EXISTS, insert_text(&r, "k", "x"));
     assert_ok(update_text(&r, "k", "full"));
-    assert_ok(far_put(r.session, r.index, "k", 1, NULL, 0)); /* no byte is read from it */
+    /* NULL is allowed here, because no byte is read from a value of length 0. */
+    assert_ok(far_put(r.session, r.index, "k", 1, NULL, 0));
     assert_text(&r, "k", "");
     assert_ok(far_insert(r.session, r.index, "l", 1, NULL, 0));
     assert_ok(far_update(r.session, r.index, "l", 1, NULL, 0));
@@ -149,7 +161,7 @@ static void an_empty_value_is_a_value(const conform *c) {
 }
 
 
-/* A set of keys that are hard to tell apart; returns how many. */
+/* list of keys that are difficult to distinguish */
 typedef struct shape {
     uint8_t bytes[FAR_KEY_MAX];
     size_t length;
@@ -177,19 +189,19 @@ static size_t all_shapes(shape *shapes) {
         add_shape(shapes, &count, bytes, 1);
     }
     static const uint8_t fills[] = {0x00, 0xff, 'a'};
-    for (size_t f = 0; f < COUNT_OF(fills); f++) /* all alike: they differ only in length */
+    for (size_t f = 0; f < COUNT_OF(fills); f++) /* keys of equal bytes, which differ only in length */
         for (size_t i = 0; i < COUNT_OF(lengths); i++) {
             memset(bytes, fills[f], sizeof(bytes));
             add_shape(shapes, &count, bytes, lengths[i]);
-            bytes[lengths[i] - 1] ^= 1; /* and another last byte */
+            bytes[lengths[i] - 1] ^= 1; /* keys like the previous one, but with another last byte */
             add_shape(shapes, &count, bytes, lengths[i]);
             memset(bytes, fills[f], sizeof(bytes));
-            bytes[0] ^= 0x80; /* and another first byte */
+            bytes[0] ^= 0x80; /* keys like the previous one, but with another first byte */
             add_shape(shapes, &count, bytes, lengths[i]);
         }
-    for (size_t length = 1; length <= 12; length++) /* prefixes of each other, NULs inside */
+    for (size_t length = 1; length <= 12; length++) /* keys that are prefixes of each other and contain NUL bytes */
         add_shape(shapes, &count, "ab\0cd\0\0ef\0\0\0", length);
-    for (size_t i = 0; i < 64; i++) { /* two long keys differ in one byte somewhere */
+    for (size_t i = 0; i < 64; i++) { /* long keys that differ from each other in one byte */
         memset(bytes, 'z', sizeof(bytes));
         bytes[4 * i + 3] = 'y';
         add_shape(shapes, &count, bytes, FAR_KEY_MAX);
@@ -199,7 +211,9 @@ static size_t all_shapes(shape *shapes) {
 }
 
 
-static void all_key_shapes_are_kept_apart(const conform *c) {
+/* Keys that are difficult to distinguish each keep their own value, and deleting one key does not affect the
+ * others. */
+BEHAVIOUR(all_key_shapes_are_kept_apart) {
     rig r;
     rig_up(&r, c);
     shape *shapes = calloc(SHAPES_MAX, sizeof(*shapes));
@@ -226,7 +240,8 @@ static void all_key_shapes_are_kept_apart(const conform *c) {
 }
 
 
-static void values_change_their_size_in_all_directions(const conform *c) {
+/* A put and an update can replace a value of any length by a value of any other length. */
+BEHAVIOUR(values_change_their_size_in_all_directions) {
     rig r;
     rig_up(&r, c);
     const size_t sizes[] = {0, 1, 8, 9, 64, 300, 4096, 40000, FAR_VALUE_MAX};
@@ -247,7 +262,8 @@ static void values_change_their_size_in_all_directions(const conform *c) {
 }
 
 
-static void keys_and_values_of_wrong_size_are_refused(const conform *c) {
+/* Keys and values of a length that is not allowed are rejected, and the index remains unchanged. */
+BEHAVIOUR(keys_and_values_of_wrong_size_are_refused) {
     rig r;
     rig_up(&r, c);
     static uint8_t large[FAR_VALUE_MAX + 1];
@@ -277,7 +293,8 @@ static void keys_and_values_of_wrong_size_are_refused(const conform *c) {
 }
 
 
-static void the_largest_keys_and_values_are_stored(const conform *c) {
+/* Keys of FAR_KEY_MAX bytes with values of FAR_VALUE_MAX bytes can be stored. */
+BEHAVIOUR(the_largest_keys_and_values_are_stored) {
     rig r;
     rig_up(&r, c);
     uint8_t key[FAR_KEY_MAX];
@@ -295,7 +312,8 @@ static void the_largest_keys_and_values_are_stored(const conform *c) {
 }
 
 
-static void the_callers_memory_is_free_after_a_call(const conform *c) {
+/* The caller may overwrite the memory of key and value as soon as a synchronous call has returned. */
+BEHAVIOUR(the_callers_memory_is_free_after_a_call) {
     rig r;
     rig_up(&r, c);
     uint8_t *key = malloc(32), *value = malloc(64);
@@ -316,7 +334,8 @@ static void the_callers_memory_is_free_after_a_call(const conform *c) {
 }
 
 
-static void many_keys_come_and_go(const conform *c) {
+/* Hundreds of keys have the right values after puts, deletes and changes of value lengths. */
+BEHAVIOUR(many_keys_come_and_go) {
     enum { KEYS = 500 };
     rig r;
     rig_up(&r, c);
@@ -340,27 +359,4 @@ static void many_keys_come_and_go(const conform *c) {
             assert_proof(r.session, r.index, key, 8, i % 3 == 1 ? 200 - i % 60 : i % 60, i % 3 == 1 ? 2 : 1);
     }
     rig_down(&r);
-}
-
-
-static const behaviour behaviours[] = {
-    BEHAVIOUR(a_put_is_read_back),
-    BEHAVIOUR(an_absent_key_is_not_found),
-    BEHAVIOUR(an_insert_adds_but_never_replaces),
-    BEHAVIOUR(an_update_replaces_but_never_adds),
-    BEHAVIOUR(a_delete_removes_once_and_only_its_key),
-    BEHAVIOUR(a_small_buffer_is_left_alone_and_told_the_size),
-    BEHAVIOUR(an_exact_buffer_is_enough),
-    BEHAVIOUR(an_empty_value_is_a_value),
-    BEHAVIOUR(all_key_shapes_are_kept_apart),
-    BEHAVIOUR(values_change_their_size_in_all_directions),
-    BEHAVIOUR(keys_and_values_of_wrong_size_are_refused),
-    BEHAVIOUR(the_largest_keys_and_values_are_stored),
-    BEHAVIOUR(the_callers_memory_is_free_after_a_call),
-    BEHAVIOUR(many_keys_come_and_go),
-};
-
-
-int main(int argc, char **argv) {
-    return conform_main(argc, argv, "points", behaviours, COUNT_OF(behaviours));
 }

@@ -1,14 +1,16 @@
-/* Pool handles: their options, what is left after their close; and many sessions. */
+/* Behaviours of pool handles: their options, the state of sessions and indexes after the handle was closed, and many
+ * sessions. */
 #include "conform.h"
 
 
-static int name_nothing(void *ctx, const char *name, const char *kind) {
+static int ignore_name(void *ctx, const char *name, const char *kind) {
     (void)ctx, (void)name, (void)kind;
     return 0;
 }
 
 
-static void what_is_left_of_a_closed_pool_is_refused(const conform *c) {
+/* After far_pool_close, every call on the remaining session and index returns FAR_ERR_INVALID with a message. */
+BEHAVIOUR(sessions_and_indexes_of_a_closed_pool_refuse_calls) {
     rig r;
     rig_up(&r, c);
     far_index *index = NULL;
@@ -16,7 +18,7 @@ static void what_is_left_of_a_closed_pool_is_refused(const conform *c) {
     far_pool_usage pool_usage = {0};
     char buffer[8];
     pairs found = {0};
-    int told = 0;
+    int problems = 0;
     far_op op = {.kind = FAR_OP_GET, .index = r.index, .key = "k", .key_len = 1}, *ops[] = {&op}, *done[1];
     assert_ok(put_text(&r, "k", "v"));
     far_pool_close(r.pool);
@@ -32,11 +34,11 @@ static void what_is_left_of_a_closed_pool_is_refused(const conform *c) {
     assert_code(FAR_ERR_INVALID, far_index_create(r.session, "other", c->kind, NULL, &index));
     assert_code(FAR_ERR_INVALID, far_index_open(r.session, "index", &index));
     assert_code(FAR_ERR_INVALID, far_index_drop(r.session, "index"));
-    assert_code(FAR_ERR_INVALID, far_index_list(r.session, name_nothing, NULL));
+    assert_code(FAR_ERR_INVALID, far_index_list(r.session, ignore_name, NULL));
     assert_code(FAR_ERR_INVALID, far_index_usage(r.session, r.index, &usage));
-    assert_code(FAR_ERR_INVALID, far_index_check(r.session, r.index, count_problem, &told));
+    assert_code(FAR_ERR_INVALID, far_index_check(r.session, r.index, count_problem, &problems));
     assert_code(FAR_ERR_INVALID, far_pool_stat(r.session, &pool_usage));
-    assert_code(FAR_ERR_INVALID, far_pool_check(r.session, 0, count_problem, &told));
+    assert_code(FAR_ERR_INVALID, far_pool_check(r.session, 0, count_problem, &problems));
     assert_null(index);
     assert_int_equal(found.count, 0);
     r.pool = NULL;
@@ -44,8 +46,8 @@ static void what_is_left_of_a_closed_pool_is_refused(const conform *c) {
 }
 
 
-/* The closes of what is left may come in any order. */
-static void leftovers_of_a_closed_pool_are_closed_in_any_order(const conform *c) {
+/* After far_pool_close, the remaining sessions and indexes may be closed in any order. */
+BEHAVIOUR(sessions_and_indexes_of_a_closed_pool_are_closed_in_any_order) {
     for (int order = 0; order < 2; order++) {
         rig r;
         rig_up(&r, c);
@@ -66,7 +68,8 @@ static void leftovers_of_a_closed_pool_are_closed_in_any_order(const conform *c)
 }
 
 
-static void a_handle_closes_with_operations_in_flight(const conform *c) {
+/* A handle can be closed while operations are in flight. Each operation has taken effect completely or not at all. */
+BEHAVIOUR(a_handle_closes_with_operations_in_flight) {
     enum { OPS = 50 };
     rig r, other;
     rig_up(&r, c);
@@ -84,15 +87,16 @@ static void a_handle_closes_with_operations_in_flight(const conform *c) {
     assert_code(FAR_ERR_INVALID, far_reap(other.session, done, OPS, OPS));
     other.pool = NULL;
     rig_close(&other);
-    for (uint64_t i = 0; i < OPS; i++) /* each was done wholly, or not at all */
+    for (uint64_t i = 0; i < OPS; i++) /* Each operation has either taken effect completely or not at all. */
         if (far_get(r.session, r.index, keys[i], 8, NULL, 0, NULL) != FAR_ERR_NOT_FOUND)
             assert_value(r.session, r.index, keys[i], 8, keys[i], 8);
     rig_down(&r);
 }
 
 
-/* A mix of work that meets caches, merging and reclamation; polls between if the handle has no thread. */
-static void work(const rig *r, bool poll) {
+/* Runs operations that use caches, RDWC (the merging of concurrent operations on one key) and memory reclamation. If
+ * `poll` is set, calls far_pool_poll between the operations, for a handle without a housekeeping thread. */
+static void do_mixed_work(const rig *r, bool poll) {
     enum { KEYS = 120 };
     uint8_t key[8];
     for (uint64_t round = 0; round < 4; round++)
@@ -115,30 +119,33 @@ static void work(const rig *r, bool poll) {
 }
 
 
-static void a_handle_without_thread_lives_by_polls(const conform *c) {
+/* Operations of a handle with no_thread work if the program calls far_pool_poll often. */
+BEHAVIOUR(a_handle_without_a_thread_works_by_polling) {
     rig r;
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     options.no_thread = 1;
     rig_up_with(&r, c, RIG_SIZE, &options, c->options);
-    work(&r, true);
+    do_mixed_work(&r, true);
     rig_down(&r);
 }
 
 
-static void a_poll_is_harmless_beside_the_thread(const conform *c) {
+/* far_pool_poll may also be called on a handle that has a housekeeping thread. */
+BEHAVIOUR(polling_is_harmless_with_a_housekeeping_thread) {
     rig r;
     rig_up(&r, c);
-    work(&r, true);
+    do_mixed_work(&r, true);
     rig_down(&r);
 }
 
 
-static void work_is_right_without_merging(const conform *c) {
+/* With rdwc = -1, operations have the same results, and no operation is merged with another one. */
+BEHAVIOUR(operations_are_correct_without_rdwc) {
     rig r;
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     options.rdwc = -1;
     rig_up_with(&r, c, RIG_SIZE, &options, c->options);
-    work(&r, false);
+    do_mixed_work(&r, false);
     far_stats stats = {0};
     far_session_stats(r.session, &stats);
     assert_int_equal(stats.delegated_reads, 0);
@@ -147,14 +154,15 @@ static void work_is_right_without_merging(const conform *c) {
 }
 
 
-static void a_tiny_cache_is_enough_and_is_kept_to(const conform *c) {
+/* Operations work with a cache budget as small as 1 byte, and the caches never exceed it. */
+BEHAVIOUR(a_tiny_cache_budget_suffices_and_is_respected) {
     const size_t budgets[] = {1, 4096, 100000};
     for (size_t i = 0; i < COUNT_OF(budgets); i++) {
         rig r;
         far_pool_options options = FAR_POOL_OPTIONS_INIT;
         options.cache_bytes = budgets[i];
         rig_up_with(&r, c, RIG_SIZE, &options, c->options);
-        work(&r, false);
+        do_mixed_work(&r, false);
         far_usage usage = {0};
         assert_ok(far_index_usage(r.session, r.index, &usage));
         assert_true(usage.cache_bytes <= budgets[i]);
@@ -163,16 +171,18 @@ static void a_tiny_cache_is_enough_and_is_kept_to(const conform *c) {
 }
 
 
-static void zeroed_options_are_options(const conform *c) {
+/* A zeroed far_pool_options has the meaning of the defaults. */
+BEHAVIOUR(zeroed_options_are_valid) {
     rig r;
     far_pool_options options = {0};
     rig_up_with(&r, c, RIG_SIZE, &options, c->options);
-    work(&r, false);
+    do_mixed_work(&r, false);
     rig_down(&r);
 }
 
 
-static void bad_options_are_refused(const conform *c) {
+/* far_pool_open rejects an option with an invalid value, and the message names the option. */
+BEHAVIOUR(bad_options_are_refused) {
     rig r;
     rig_up_bare(&r, c, RIG_SIZE, NULL);
     const int bad[] = {-2, 2, INT32_MAX, INT32_MIN};
@@ -199,7 +209,8 @@ static void bad_options_are_refused(const conform *c) {
 }
 
 
-static void many_sessions_share_a_handle(const conform *c) {
+/* Forty sessions of one handle work on the same index, and far_pool_stat counts them. */
+BEHAVIOUR(many_sessions_share_a_handle) {
     enum { SESSIONS = 40 };
     rig r;
     rig_up(&r, c);
@@ -231,7 +242,8 @@ static void many_sessions_share_a_handle(const conform *c) {
 }
 
 
-static void sessions_come_and_go_without_end(const conform *c) {
+/* A hundred sessions that are opened and closed in sequence see each other's writes. */
+BEHAVIOUR(sessions_come_and_go_without_end) {
     rig r;
     rig_up(&r, c);
     for (uint64_t i = 0; i < 100; i++) {
@@ -245,7 +257,8 @@ static void sessions_come_and_go_without_end(const conform *c) {
 }
 
 
-static void an_unused_handle_and_session_close_cleanly(const conform *c) {
+/* A handle and a session that ran no operation leave a sound pool. */
+BEHAVIOUR(an_unused_handle_and_session_close_cleanly) {
     rig r;
     far_pool *pool = NULL;
     rig_up_bare(&r, c, RIG_SIZE, NULL);
@@ -253,25 +266,4 @@ static void an_unused_handle_and_session_close_cleanly(const conform *c) {
     far_pool_close(pool);
     assert_pool_is_sound(r.session);
     rig_close(&r);
-}
-
-
-static const behaviour behaviours[] = {
-    BEHAVIOUR(what_is_left_of_a_closed_pool_is_refused),
-    BEHAVIOUR(leftovers_of_a_closed_pool_are_closed_in_any_order),
-    BEHAVIOUR(a_handle_closes_with_operations_in_flight),
-    BEHAVIOUR(a_handle_without_thread_lives_by_polls),
-    BEHAVIOUR(a_poll_is_harmless_beside_the_thread),
-    BEHAVIOUR(work_is_right_without_merging),
-    BEHAVIOUR(a_tiny_cache_is_enough_and_is_kept_to),
-    BEHAVIOUR(zeroed_options_are_options),
-    BEHAVIOUR(bad_options_are_refused),
-    BEHAVIOUR(many_sessions_share_a_handle),
-    BEHAVIOUR(sessions_come_and_go_without_end),
-    BEHAVIOUR(an_unused_handle_and_session_close_cleanly),
-};
-
-
-int main(int argc, char **argv) {
-    return conform_main(argc, argv, "pool", behaviours, COUNT_OF(behaviours));
 }

@@ -1,8 +1,8 @@
-/* Scans: order, bounds, limits, stopping, and callbacks that use the session. */
+/* Behaviours of scans: order, bounds, limits, callbacks that stop the scan, and callbacks that use the session. */
 #include "conform.h"
 #include "workload/value.h"
 
-/* In order. A bound is looked up between, before and behind them. */
+/* Pairs in key order, which the tests insert. Tests scan with bounds between, before and after these keys. */
 static const pair sorted[] = {
 #define KEY(text)                                                                                                      \
     { (uint8_t *)(text), NULL, sizeof(text) - 1, 0 }
@@ -30,15 +30,15 @@ static size_t value_length(size_t i) {
 }
 
 
-static void fill(const rig *r) {
-    for (size_t i = 0; i < KEYS; i++) { /* not in order */
+static void put_sorted_pairs(const rig *r) {
+    for (size_t i = 0; i < KEYS; i++) { /* The pairs are inserted in another order. */
         size_t at = i * 11 % KEYS;
         assert_ok(put_proof(r->session, r->index, sorted[at].key, sorted[at].key_len, value_length(at), at));
     }
 }
 
 
-/* The pairs are those of sorted[first .. first + count). */
+/* Asserts that a scan has delivered sorted[first] to sorted[first + count - 1]. */
 static void assert_pairs_are(const pairs *found, size_t first, size_t count) {
     assert_int_equal(found->count, count);
     for (size_t i = 0; i < count; i++) {
@@ -61,6 +61,8 @@ static size_t first_not_below(const void *key, size_t length) {
 }
 
 
+/* Runs a scan with these bounds and this limit, and asserts that it delivers the pairs that follow from the table
+ * `sorted`. */
 static void scan_and_compare(const rig *r, const void *from, size_t from_len, const void *to, size_t to_len,
                              size_t limit) {
     size_t first = from ? first_not_below(from, from_len) : 0, end = to ? first_not_below(to, to_len) : KEYS;
@@ -75,25 +77,28 @@ static void scan_and_compare(const rig *r, const void *from, size_t from_len, co
 }
 
 
-static void a_full_scan_gives_all_in_order(const conform *c) {
+/* A scan without bounds delivers all pairs in key order. */
+BEHAVIOUR_FOR(a_full_scan_gives_all_in_order, FOR_ORDERED) {
     rig r;
     rig_up(&r, c);
-    for (size_t i = 1; i < KEYS; i++) /* the table itself */
+    for (size_t i = 1; i < KEYS; i++) /* The table itself must be in order. */
         assert_true(compare_bytes(sorted[i - 1].key, sorted[i - 1].key_len, sorted[i].key, sorted[i].key_len) < 0);
-    fill(&r);
+    put_sorted_pairs(&r);
     scan_and_compare(&r, NULL, 0, NULL, 0, 0);
     rig_down(&r);
 }
 
 
-/* Bounds that are present, that differ from a present one by little, and that lie outside. */
+/* Makes bounds that are present keys, that differ slightly from a present key, and that are outside of all keys.
+ * Returns their number. */
 static size_t make_bounds(pair *bounds, uint8_t bytes[][16]) {
     size_t count = 0;
     bounds[count++] = (pair){NULL, NULL, 0, 0};
     for (size_t i = 0; i < KEYS; i += 3) {
         bounds[count++] = sorted[i];
         memcpy(bytes[i], sorted[i].key, sorted[i].key_len);
-        bytes[i][sorted[i].key_len] = i % 2 ? 0 : 0x80; /* right behind it, or further */
+        /* The bound is directly after the key (with a byte 0 appended), or further away. */
+        bytes[i][sorted[i].key_len] = i % 2 ? 0 : 0x80;
         bounds[count++] = (pair){bytes[i], NULL, sorted[i].key_len + 1, 0};
     }
     static uint8_t beyond[16];
@@ -103,24 +108,27 @@ static size_t make_bounds(pair *bounds, uint8_t bytes[][16]) {
 }
 
 
-static void all_bounds_are_kept(const conform *c) {
+/* A scan delivers exactly the pairs between its bounds, for all combinations of bounds. */
+BEHAVIOUR_FOR(all_bounds_are_respected, FOR_ORDERED) {
     rig r;
     rig_up(&r, c);
-    fill(&r);
+    put_sorted_pairs(&r);
     pair bounds[2 * KEYS];
     uint8_t bytes[KEYS][16];
     size_t count = make_bounds(bounds, bytes);
     for (size_t i = 0; i < count; i++)
-        for (size_t j = 0; j < count; j++) /* also ends that are equal to, or before, the beginning */
+        /* Upper bounds that are equal to or less than the lower bound are also tested. */
+        for (size_t j = 0; j < count; j++)
             scan_and_compare(&r, bounds[i].key, bounds[i].key_len, bounds[j].key, bounds[j].key_len, 0);
     rig_down(&r);
 }
 
 
-static void limits_are_kept(const conform *c) {
+/* A scan delivers at most `limit` pairs, also in combination with bounds. */
+BEHAVIOUR_FOR(limits_are_respected, FOR_ORDERED) {
     rig r;
     rig_up(&r, c);
-    fill(&r);
+    put_sorted_pairs(&r);
     const size_t limits[] = {0, 1, 2, 5, KEYS - 1, KEYS, KEYS + 1, 1000000, SIZE_MAX};
     for (size_t i = 0; i < COUNT_OF(limits); i++) {
         scan_and_compare(&r, NULL, 0, NULL, 0, limits[i]);
@@ -133,10 +141,12 @@ static void limits_are_kept(const conform *c) {
 }
 
 
-static void a_callback_stops_the_scan_and_is_counted(const conform *c) {
+/* A scan ends when its callback returns non-zero, and the number that the scan returns includes the pair of that last
+ * call. */
+BEHAVIOUR_FOR(a_callback_stops_the_scan_and_is_counted, FOR_ORDERED) {
     rig r;
     rig_up(&r, c);
-    fill(&r);
+    put_sorted_pairs(&r);
     for (size_t stop = 1; stop <= KEYS; stop += 4) {
         pairs found = {.stop_at = stop};
         assert_code((int64_t)stop, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
@@ -158,10 +168,11 @@ static int stop_with_minus_one(void *ctx, const void *key, size_t key_len, const
 }
 
 
-static void a_negative_return_stops_like_any_other(const conform *c) {
+/* A negative result of the callback is not an error of the scan. */
+BEHAVIOUR_FOR(a_negative_return_stops_like_any_other, FOR_ORDERED) {
     rig r;
     rig_up(&r, c);
-    fill(&r);
+    put_sorted_pairs(&r);
     int calls = 0;
     assert_code(1, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, stop_with_minus_one, &calls));
     assert_int_equal(calls, 1);
@@ -169,7 +180,8 @@ static void a_negative_return_stops_like_any_other(const conform *c) {
 }
 
 
-static void an_empty_index_has_nothing_to_scan(const conform *c) {
+/* A scan of an empty index delivers nothing, also after all pairs were deleted. */
+BEHAVIOUR_FOR(an_empty_index_has_nothing_to_scan, FOR_ORDERED) {
     rig r;
     rig_up(&r, c);
     pairs found = {0};
@@ -177,7 +189,7 @@ static void an_empty_index_has_nothing_to_scan(const conform *c) {
         assert_code(0, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
         assert_code(0, far_scan(r.session, r.index, "a", 1, "b", 1, 10, collect_pair, &found));
         assert_int_equal(found.count, 0);
-        fill(&r);
+        put_sorted_pairs(&r);
         for (size_t i = 0; i < KEYS; i++)
             assert_ok(far_delete(r.session, r.index, sorted[i].key, sorted[i].key_len));
     }
@@ -187,7 +199,8 @@ static void an_empty_index_has_nothing_to_scan(const conform *c) {
 }
 
 
-static void large_values_pass_through_a_scan(const conform *c) {
+/* A scan delivers values of nearly FAR_VALUE_MAX bytes and small values, all intact. */
+BEHAVIOUR_FOR(large_values_pass_through_a_scan, FOR_ORDERED) {
     enum { LARGE = 24 };
     rig r;
     rig_up(&r, c);
@@ -210,7 +223,8 @@ static void large_values_pass_through_a_scan(const conform *c) {
 }
 
 
-static void a_long_scan_gives_every_key_once(const conform *c) {
+/* A scan of 700 pairs, which needs several chunks, delivers every key once and in order. */
+BEHAVIOUR_FOR(a_long_scan_gives_every_key_once, FOR_ORDERED) {
     enum { MANY = 700 };
     rig r;
     rig_up(&r, c);
@@ -227,7 +241,7 @@ static void a_long_scan_gives_every_key_once(const conform *c) {
     }
     pairs_free(&found);
     uint8_t to[8];
-    number_key(301, key); /* absent: 302 is the first */
+    number_key(301, key); /* Key 301 is absent; the scan begins at 302. */
     number_key(901, to);
     assert_code(300, far_scan(r.session, r.index, key, 8, to, 8, 0, collect_pair, &found));
     number_key(302, key);
@@ -237,7 +251,7 @@ static void a_long_scan_gives_every_key_once(const conform *c) {
 }
 
 
-/* A callback that uses the session while the scan goes on. */
+/* State of a callback that uses the session during the scan. */
 typedef struct busy_scan {
     const rig *r;
     size_t calls, wrong;
@@ -267,11 +281,12 @@ static int use_session(void *ctx, const void *key, size_t key_len, const void *v
 }
 
 
-static void a_callback_may_use_the_session(const conform *c) {
+/* The callback of a scan may run gets, puts and a nested scan in the same session. */
+BEHAVIOUR_FOR(a_callback_may_use_the_session, FOR_ORDERED) {
     rig r;
     rig_up(&r, c);
     for (int nested = 0; nested < 2; nested++) {
-        fill(&r);
+        put_sorted_pairs(&r);
         busy_scan busy = {&r, 0, 0, nested};
         assert_code(KEYS, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, use_session, &busy));
         assert_int_equal(busy.calls, KEYS);
@@ -292,10 +307,11 @@ static int delete_pair(void *ctx, const void *key, size_t key_len, const void *v
 }
 
 
-static void a_callback_may_delete_what_it_is_given(const conform *c) {
+/* A scan with a callback that deletes each pair delivers all pairs, and the index is empty afterwards. */
+BEHAVIOUR_FOR(a_callback_may_delete_the_pair_it_receives, FOR_ORDERED) {
     rig r;
     rig_up(&r, c);
-    fill(&r);
+    put_sorted_pairs(&r);
     busy_scan busy = {&r, 0, 0, false};
     assert_code(KEYS, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, delete_pair, &busy));
     assert_int_equal(busy.calls, KEYS);
@@ -307,7 +323,8 @@ static void a_callback_may_delete_what_it_is_given(const conform *c) {
 }
 
 
-static void a_kind_without_order_says_so(const conform *c) {
+/* A kind without key order rejects synchronous and submitted scans with FAR_ERR_UNSUPPORTED. */
+BEHAVIOUR_FOR(a_scan_of_an_unordered_kind_is_unsupported, FOR_UNORDERED) {
     rig r;
     rig_up(&r, c);
     pairs found = {0};
@@ -322,24 +339,4 @@ static void a_kind_without_order_says_so(const conform *c) {
     assert_int_equal(found.count, 0);
     assert_text(&r, "k", "v");
     rig_down(&r);
-}
-
-
-static const behaviour behaviours[] = {
-    BEHAVIOUR_FOR(a_full_scan_gives_all_in_order, FOR_ORDERED),
-    BEHAVIOUR_FOR(all_bounds_are_kept, FOR_ORDERED),
-    BEHAVIOUR_FOR(limits_are_kept, FOR_ORDERED),
-    BEHAVIOUR_FOR(a_callback_stops_the_scan_and_is_counted, FOR_ORDERED),
-    BEHAVIOUR_FOR(a_negative_return_stops_like_any_other, FOR_ORDERED),
-    BEHAVIOUR_FOR(an_empty_index_has_nothing_to_scan, FOR_ORDERED),
-    BEHAVIOUR_FOR(large_values_pass_through_a_scan, FOR_ORDERED),
-    BEHAVIOUR_FOR(a_long_scan_gives_every_key_once, FOR_ORDERED),
-    BEHAVIOUR_FOR(a_callback_may_use_the_session, FOR_ORDERED),
-    BEHAVIOUR_FOR(a_callback_may_delete_what_it_is_given, FOR_ORDERED),
-    BEHAVIOUR_FOR(a_kind_without_order_says_so, FOR_UNORDERED),
-};
-
-
-int main(int argc, char **argv) {
-    return conform_main(argc, argv, "scan", behaviours, COUNT_OF(behaviours));
 }

@@ -1,4 +1,5 @@
-/* Real threads: a session each, disjoint and shared keys; sessions that move; calls beside closes. */
+/* Behaviours with real threads: one session per thread, on disjoint and on shared keys; sessions that move between
+ * threads; calls concurrent with closes. */
 #include "conform.h"
 #include "workload/value.h"
 
@@ -8,20 +9,21 @@
 
 #define THREADS 8
 
-/* What one thread works on. Threads never assert: they count what went wrong, and the test looks at it after the join.
- */
+/* State of one thread. Threads never assert: they count failures, and the test checks the count after it has joined the
+ * threads. */
 typedef struct worker {
     const rig *r;
     far_session *session;
     uint64_t number;
     atomic_int *barrier;
-    atomic_int *won; /* per key: how many threads won it */
+    /* for each key, the number of successful inserts plus 1000 times the number of successful deletes */
+    atomic_int *won;
     unsigned wrong;
     char first_wrong[256];
 } worker;
 
 
-static void note_wrong(worker *w, const char *what, int64_t result) {
+static void record_failure(worker *w, const char *what, int64_t result) {
     if (w->wrong++ == 0)
         snprintf(w->first_wrong, sizeof(w->first_wrong), "%s gave %lld (%s)", what, (long long)result,
                  far_last_error());
@@ -31,18 +33,18 @@ static void note_wrong(worker *w, const char *what, int64_t result) {
 #define expect(w, condition, result)                                                                                   \
     do {                                                                                                               \
         if (!(condition))                                                                                              \
-            note_wrong(w, #condition, result);                                                                         \
+            record_failure(w, #condition, result);                                                                     \
     } while (0)
 
 
-static void meet(atomic_int *barrier) {
+static void wait_at_barrier(atomic_int *barrier) {
     atomic_fetch_add_explicit(barrier, 1, memory_order_acq_rel);
     while (atomic_load_explicit(barrier, memory_order_acquire) < THREADS)
         sched_yield();
 }
 
 
-/* Runs `work` in all threads, each with a session of its own: over the handles, in turn. */
+/* Runs `work` in all threads. Each thread has its own session, and the sessions are distributed over the handles. */
 static void run_workers(const rig *const rigs[], size_t rig_count, void *(*work)(void *), atomic_int *won) {
     pthread_t threads[THREADS];
     worker workers[THREADS] = {0};
@@ -71,13 +73,15 @@ static size_t own_length(uint64_t number, uint64_t i, uint64_t round) {
 }
 
 
+/* Puts, reads and deletes the thread's own keys and checks every result. */
 static void *work_on_own_keys(void *arg) {
     worker *w = arg;
     uint8_t key[8], value[300];
-    meet(w->barrier);
+    wait_at_barrier(w->barrier);
     for (uint64_t round = 0; round < OWN_ROUNDS; round++)
         for (uint64_t i = 0; i < OWN_KEYS; i++) {
-            number_key(i * THREADS + w->number, key); /* neighbours in the order belong to other threads */
+            /* Keys that are adjacent in the key order belong to different threads. */
+            number_key(i * THREADS + w->number, key);
             int result = put_proof(w->session, w->r->index, key, 8, own_length(w->number, i, round), round);
             expect(w, result == FAR_OK, result);
             size_t length = 0;
@@ -95,6 +99,7 @@ static void *work_on_own_keys(void *arg) {
 }
 
 
+/* Asserts that the keys of all threads have the values of the last round. */
 static void assert_own_keys(const rig *r) {
     uint8_t key[8];
     for (uint64_t number = 0; number < THREADS; number++)
@@ -108,7 +113,8 @@ static void assert_own_keys(const rig *r) {
 }
 
 
-static void threads_with_own_keys_do_not_disturb_each_other(const conform *c) {
+/* Threads of one handle that use adjacent but different keys find exactly their own writes. */
+BEHAVIOUR_FOR(threads_with_own_keys_do_not_disturb_each_other, FOR_THREADS) {
     rig r;
     rig_up(&r, c);
     run_workers((const rig *const[]){&r}, 1, work_on_own_keys, NULL);
@@ -117,7 +123,8 @@ static void threads_with_own_keys_do_not_disturb_each_other(const conform *c) {
 }
 
 
-static void threads_of_several_handles_do_not_disturb_each_other(const conform *c) {
+/* Threads of three handles that use adjacent but different keys find exactly their own writes. */
+BEHAVIOUR_FOR(threads_of_several_handles_do_not_disturb_each_other, FOR_THREADS) {
     rig r, second, third;
     rig_up(&r, c);
     rig_join(&second, &r);
@@ -134,11 +141,11 @@ static void threads_of_several_handles_do_not_disturb_each_other(const conform *
 enum { SHARED_KEYS = 12, SHARED_ROUNDS = 40 };
 
 
-/* Everybody writes everywhere, values of two sizes: what is read must be whole, and belong to its key. */
+/* All threads write all keys, with values of two sizes. Each value read must be complete and belong to its key. */
 static void *work_on_shared_keys(void *arg) {
     worker *w = arg;
     uint8_t key[8], value[600];
-    meet(w->barrier);
+    wait_at_barrier(w->barrier);
     for (uint64_t round = 0; round < SHARED_ROUNDS; round++)
         for (uint64_t i = 0; i < SHARED_KEYS; i++) {
             number_key(i, key);
@@ -153,7 +160,8 @@ static void *work_on_shared_keys(void *arg) {
 }
 
 
-static void shared_keys_always_hold_a_whole_value(const conform *c) {
+/* Threads write values of two sizes to the same keys. Every value that is read is complete and belongs to its key. */
+BEHAVIOUR_FOR(a_shared_key_always_has_one_complete_value, FOR_THREADS) {
     rig r, second;
     rig_up(&r, c);
     rig_join(&second, &r);
@@ -165,7 +173,8 @@ static void shared_keys_always_hold_a_whole_value(const conform *c) {
         number_key(i, key);
         assert_ok(far_get(r.session, r.index, key, 8, value, sizeof(value), &length));
         assert_true(far_value_check(value, length, key, 8, &version));
-        assert_int_equal(version % 1000, SHARED_ROUNDS - 1); /* the last one of some thread */
+        /* The remaining value is the last one that some thread has written. */
+        assert_int_equal(version % 1000, SHARED_ROUNDS - 1);
     }
     rig_close(&second);
     rig_down(&r);
@@ -175,11 +184,13 @@ static void shared_keys_always_hold_a_whole_value(const conform *c) {
 enum { RACE_KEYS = 200 };
 
 
-/* All insert all keys, then all delete all keys: each is won once. */
+/* Inserts all keys, then deletes all keys, concurrently with the other threads. Usually one insert and one delete of
+ * each key succeed. If a slow thread inserts a key that was already deleted, further inserts and deletes of this key
+ * succeed in turn. */
 static void *race_for_keys(void *arg) {
     worker *w = arg;
     uint8_t key[8];
-    meet(w->barrier);
+    wait_at_barrier(w->barrier);
     for (int turn = 0; turn < 2; turn++)
         for (uint64_t i = 0; i < RACE_KEYS; i++) {
             number_key(i, key);
@@ -193,13 +204,14 @@ static void *race_for_keys(void *arg) {
 }
 
 
-static void of_racing_inserts_and_deletes_one_wins_each_turn(const conform *c) {
+/* If all threads insert or delete the same key, the numbers of successful inserts and deletes match the final state. */
+BEHAVIOUR_FOR(one_of_several_racing_inserts_or_deletes_wins, FOR_THREADS) {
     rig r, second;
     rig_up(&r, c);
     rig_join(&second, &r);
     atomic_int won[RACE_KEYS] = {0};
     run_workers((const rig *const[]){&r, &second}, 2, race_for_keys, won);
-    for (size_t i = 0; i < RACE_KEYS; i++) { /* a late insert may win the key again, after a delete */
+    for (size_t i = 0; i < RACE_KEYS; i++) { /* A late insert may succeed again after a delete. */
         int count = atomic_load_explicit(&won[i], memory_order_relaxed), inserts = count % 1000, deletes = count / 1000;
         uint8_t key[8];
         number_key(i, key);
@@ -217,7 +229,7 @@ static void *submit_and_reap(void *arg) {
     enum { OPS = 100 };
     far_op ops[OPS], *pointers[OPS], *done[OPS];
     uint8_t keys[OPS][8];
-    meet(w->barrier);
+    wait_at_barrier(w->barrier);
     for (int round = 0; round < 4; round++) {
         for (uint64_t i = 0; i < OPS; i++) {
             number_key(i * THREADS + w->number, keys[i]);
@@ -240,7 +252,8 @@ static void *submit_and_reap(void *arg) {
 }
 
 
-static void threads_have_many_in_flight(const conform *c) {
+/* Several threads each keep many operations in flight, and all finish with right results. */
+BEHAVIOUR_FOR(threads_run_many_operations_in_flight, FOR_THREADS) {
     rig r;
     rig_up(&r, c);
     run_workers((const rig *const[]){&r}, 1, submit_and_reap, NULL);
@@ -251,8 +264,9 @@ static void threads_have_many_in_flight(const conform *c) {
 }
 
 
-/* A session that moves: part of the work in each thread, operations in flight across the move. */
-static void *reap_here(void *arg) {
+/* A session moves to another thread: each thread does a part of the work, and operations are in flight during the move.
+ */
+static void *reap_in_thread(void *arg) {
     worker *w = arg;
     far_op *done[100];
     int result = far_reap(w->session, done, 100, 100);
@@ -265,7 +279,8 @@ static void *reap_here(void *arg) {
 }
 
 
-static void a_session_moves_between_threads(const conform *c) {
+/* A session may be used by one thread after another, even with operations in flight. */
+BEHAVIOUR_FOR(a_session_moves_between_threads, FOR_THREADS) {
     rig r;
     rig_up(&r, c);
     far_op ops[100], *pointers[100];
@@ -280,7 +295,7 @@ static void a_session_moves_between_threads(const conform *c) {
         worker w = {.r = &r, .session = r.session, .number = round};
         pthread_t thread;
         assert_code(100, far_submit(r.session, pointers, 100));
-        assert_int_equal(pthread_create(&thread, NULL, reap_here, &w), 0);
+        assert_int_equal(pthread_create(&thread, NULL, reap_in_thread, &w), 0);
         pthread_join(thread, NULL);
         if (w.wrong)
             fail_msg("%s", w.first_wrong);
@@ -290,23 +305,24 @@ static void a_session_moves_between_threads(const conform *c) {
 }
 
 
-/* Inside one thread after the other finds its own words. */
-static void *fail_here(void *arg) {
+/* Each thread receives the message of its own failure. */
+static void *fail_in_thread(void *arg) {
     worker *w = arg;
-    expect(w, strcmp(far_last_error(), "") == 0, 0); /* a new thread has not failed yet */
+    expect(w, strcmp(far_last_error(), "") == 0, 0); /* No call of a new thread has failed yet. */
     int result = far_get(w->session, w->r->index, NULL, 1, NULL, 0, NULL);
     expect(w, result == FAR_ERR_INVALID && strstr(far_last_error(), "key"), result);
     return NULL;
 }
 
 
-static void each_thread_has_its_own_last_error(const conform *c) {
+/* far_last_error returns the message of the calling thread, and "" in a thread without a failure. */
+BEHAVIOUR_FOR(each_thread_has_its_own_last_error, FOR_THREADS) {
     rig r;
     rig_up(&r, c);
     worker w = {.r = &r, .session = r.session};
     pthread_t thread;
     assert_refused("index", far_get(r.session, NULL, "k", 1, NULL, 0, NULL));
-    assert_int_equal(pthread_create(&thread, NULL, fail_here, &w), 0);
+    assert_int_equal(pthread_create(&thread, NULL, fail_in_thread, &w), 0);
     pthread_join(thread, NULL);
     if (w.wrong)
         fail_msg("%s", w.first_wrong);
@@ -315,8 +331,10 @@ static void each_thread_has_its_own_last_error(const conform *c) {
 }
 
 
-/* A reader whose thread stays away with operations in flight holds nobody up: others reuse memory meanwhile. */
-static void a_session_left_alone_holds_nobody_up(const conform *c) {
+/* The thread of session A has gets in flight and makes no further call. Other sessions can nevertheless write several
+ * times the size of the pool, because housekeeping finishes A's gets, so that A's pin does not prevent the reuse of
+ * memory. */
+BEHAVIOUR(an_absent_thread_does_not_block_other_clients) {
     rig r;
     rig_up_with(&r, c, "8M", NULL, c->options);
     far_session *away = NULL;
@@ -324,7 +342,7 @@ static void a_session_left_alone_holds_nobody_up(const conform *c) {
     far_op *pointer = &op, *done = NULL;
     assert_ok(far_session_open(r.pool, &away));
     assert_code(1, far_submit(away, &pointer, 1));
-    for (uint64_t i = 0; i < 600; i++) /* several times the pool's size */
+    for (uint64_t i = 0; i < 600; i++) /* The puts together write several times the size of the pool. */
         assert_ok(put_proof(r.session, r.index, "k", 1, 60000, i));
     assert_code(1, far_reap(away, &done, 1, 1));
     assert_ok(op.result);
@@ -337,15 +355,15 @@ static void a_session_left_alone_holds_nobody_up(const conform *c) {
 enum { MANY_KEYS = 3000, MANY_ROUNDS = 3, MANY_PAUSE = 300 };
 
 
-/* Long enough for housekeeping to tick: it frees what was retired, runs the index's hooks, and empties a cache that is
- * too small. */
+/* Sleeps long enough for some ticks of housekeeping. Housekeeping frees retired memory, calls the idle hooks of the
+ * index, and evicts entries of a cache that exceeds its budget. */
 static void let_housekeeping_run(void) {
     nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
 }
 
 
-/* One thread, but never alone: what grows, shrinks and is cached is looked after by another meanwhile. */
-static void one_thread_beside_housekeeping_finds_what_it_wrote(const conform *c) {
+/* One thread writes and reads while housekeeping restructures the index, reclaims memory and evicts cache entries. */
+BEHAVIOUR_FOR(a_thread_reads_its_own_writes_while_housekeeping_runs, FOR_THREADS | IN_TURN) {
     rig r;
     uint8_t key[8];
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
@@ -371,22 +389,4 @@ static void one_thread_beside_housekeeping_finds_what_it_wrote(const conform *c)
     assert_ok(far_index_usage(r.session, r.index, &usage));
     assert_int_equal(usage.keys, MANY_KEYS - MANY_KEYS / 3);
     rig_down(&r);
-}
-
-
-static const behaviour behaviours[] = {
-    BEHAVIOUR_FOR(threads_with_own_keys_do_not_disturb_each_other, FOR_THREADS),
-    BEHAVIOUR_FOR(threads_of_several_handles_do_not_disturb_each_other, FOR_THREADS),
-    BEHAVIOUR_FOR(shared_keys_always_hold_a_whole_value, FOR_THREADS),
-    BEHAVIOUR_FOR(of_racing_inserts_and_deletes_one_wins_each_turn, FOR_THREADS),
-    BEHAVIOUR_FOR(threads_have_many_in_flight, FOR_THREADS),
-    BEHAVIOUR_FOR(a_session_moves_between_threads, FOR_THREADS),
-    BEHAVIOUR_FOR(each_thread_has_its_own_last_error, FOR_THREADS),
-    BEHAVIOUR(a_session_left_alone_holds_nobody_up),
-    BEHAVIOUR_FOR(one_thread_beside_housekeeping_finds_what_it_wrote, FOR_THREADS | IN_TURN),
-};
-
-
-int main(int argc, char **argv) {
-    return conform_main(argc, argv, "threads", behaviours, COUNT_OF(behaviours));
 }

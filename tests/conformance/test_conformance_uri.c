@@ -1,7 +1,10 @@
-/* Pools by URI: what is malformed, too small or not in this build, and which handles share a pool. */
+/* Tests of opening pools by URI: malformed URIs, sizes that are too small, fabrics that are not in this build, and
+ * which handles share a pool. */
 #include "conform.h"
+#include "test.h"
 
 
+/* Asserts that opening the URI fails with this code and a message, and stores no handle. */
 static void assert_uri_is_refused(const char *uri, int expected) {
     far_pool *pool = NULL;
     int result = far_pool_open(uri, NULL, &pool);
@@ -10,8 +13,8 @@ static void assert_uri_is_refused(const char *uri, int expected) {
 }
 
 
-static void malformed_uris_are_refused(void **state) {
-    (void)state;
+/* Every malformed URI fails with FAR_ERR_INVALID and a message. */
+TEST(malformed_uris_are_refused) {
     static const char *const bad[] = {
         "",
         " ",
@@ -179,8 +182,8 @@ static void malformed_uris_are_refused(void **state) {
 }
 
 
-static void a_very_long_uri_is_refused(void **state) {
-    (void)state;
+/* A URI of a million characters is rejected. */
+TEST(a_very_long_uri_is_refused) {
     static const char *const beginnings[] = {"", "local:", "local:64M?name=", "sim:", "sim:name=", "nowhere:"};
     char *uri = malloc(1000001);
     for (size_t i = 0; i < COUNT_OF(beginnings); i++) {
@@ -193,8 +196,8 @@ static void a_very_long_uri_is_refused(void **state) {
 }
 
 
-static void a_pool_without_room_is_refused(void **state) {
-    (void)state;
+/* A size that leaves no space for the structures of a pool is rejected. */
+TEST(a_pool_without_room_is_refused) {
     static const char *const small[] = {"local:0",
                                         "local:0K",
                                         "local:0G",
@@ -212,8 +215,8 @@ static void a_pool_without_room_is_refused(void **state) {
 }
 
 
-static void the_message_quotes_what_is_wrong(void **state) {
-    (void)state;
+/* The message of a rejected URI quotes the part that is wrong. */
+TEST(the_message_quotes_what_is_wrong) {
     static const char *const cases[][2] = {
         {"local:64M?colour=red", "colour"},     {"local:64Q", "64Q"},
         {"local:64M?rtt=2parsecs", "2parsecs"}, {"nowhere:64M", "nowhere"},
@@ -228,9 +231,9 @@ static void the_message_quotes_what_is_wrong(void **state) {
 }
 
 
-/* Nobody listens at port 1 of this host. */
-static void rdma_is_left_out_or_finds_nobody(void **state) {
-    (void)state;
+/* Opening an rdma: URI fails with an error, because the build has no RDMA or because no memory node listens at port 1
+ * of this host. */
+TEST(rdma_is_unsupported_or_finds_no_memory_node) {
 #ifdef FARINDEX_RDMA
     assert_uri_is_refused("rdma://127.0.0.1:1?timeout=1s", FAR_ERR_UNREACHABLE);
 #else
@@ -239,7 +242,7 @@ static void rdma_is_left_out_or_finds_nobody(void **state) {
 }
 
 
-/* Opens, uses and closes it. */
+/* Opens a pool, uses it, and closes it. */
 static void use_pool(const char *uri, unsigned memory_nodes) {
     far_pool *pool = NULL;
     far_session *session = NULL;
@@ -258,8 +261,8 @@ static void use_pool(const char *uri, unsigned memory_nodes) {
 }
 
 
-static void all_forms_of_uris_work(void **state) {
-    (void)state;
+/* Every valid form of a URI gives a usable pool with the right number of memory nodes. */
+TEST(all_forms_of_uris_work) {
     use_pool("local:67108864", 1);
     use_pool("local:65536K", 1);
     use_pool("local:64M", 1);
@@ -279,7 +282,7 @@ static void all_forms_of_uris_work(void **state) {
 }
 
 
-static int exists(far_pool *pool, const char *name) {
+static int result_of_open(far_pool *pool, const char *name) {
     far_session *session = NULL;
     far_index *index = NULL;
     assert_ok(far_session_open(pool, &session));
@@ -290,7 +293,7 @@ static int exists(far_pool *pool, const char *name) {
 }
 
 
-static void create(far_pool *pool, const char *name) {
+static void create_index(far_pool *pool, const char *name) {
     far_session *session = NULL;
     far_index *index = NULL;
     assert_ok(far_session_open(pool, &session));
@@ -300,8 +303,8 @@ static void create(far_pool *pool, const char *name) {
 }
 
 
-static void handles_share_a_pool_by_its_name_only(void **state) {
-    (void)state;
+/* Handles share a pool of this process if their URIs give the same name. Handles without a name never share one. */
+TEST(handles_share_a_pool_by_its_name_only) {
     static const char *const uris[][3] = {
         {"local:64M?name=a", "local:64M?name=b", "local:64M"},
         {"sim:seed=1,name=a", "sim:seed=1,name=b", "sim:seed=1"},
@@ -313,14 +316,14 @@ static void handles_share_a_pool_by_its_name_only(void **state) {
         assert_ok(far_pool_open(uris[i][1], NULL, &b));
         assert_ok(far_pool_open(uris[i][2], NULL, &nameless));
         assert_ok(far_pool_open(uris[i][2], NULL, &nameless_again));
-        create(a, "of_a");
-        create(nameless, "of_nameless");
-        assert_ok(exists(a_again, "of_a"));
-        assert_code(FAR_ERR_NOT_FOUND, exists(b, "of_a"));
-        assert_code(FAR_ERR_NOT_FOUND, exists(nameless, "of_a"));
-        assert_code(FAR_ERR_NOT_FOUND, exists(nameless_again, "of_nameless"));
+        create_index(a, "of_a");
+        create_index(nameless, "of_nameless");
+        assert_ok(result_of_open(a_again, "of_a"));
+        assert_code(FAR_ERR_NOT_FOUND, result_of_open(b, "of_a"));
+        assert_code(FAR_ERR_NOT_FOUND, result_of_open(nameless, "of_a"));
+        assert_code(FAR_ERR_NOT_FOUND, result_of_open(nameless_again, "of_nameless"));
         far_pool_close(a);
-        assert_ok(exists(a_again, "of_a"));
+        assert_ok(result_of_open(a_again, "of_a"));
         far_pool_close(a_again);
         far_pool_close(b);
         far_pool_close(nameless);
@@ -329,27 +332,12 @@ static void handles_share_a_pool_by_its_name_only(void **state) {
 }
 
 
-static void a_name_cannot_have_two_shapes(void **state) {
-    (void)state;
+/* Opening a named pool with another size or another number of memory nodes fails while the pool exists. */
+TEST(a_name_cannot_have_two_shapes) {
     far_pool *pool = NULL;
     assert_ok(far_pool_open("local:64M?name=shape", NULL, &pool));
     assert_uri_is_refused("local:32M?name=shape", FAR_ERR_INVALID);
     assert_uri_is_refused("local:2x64M?name=shape", FAR_ERR_INVALID);
     far_pool_close(pool);
     use_pool("local:2x32M?name=shape", 2);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(malformed_uris_are_refused),
-        cmocka_unit_test(a_very_long_uri_is_refused),
-        cmocka_unit_test(a_pool_without_room_is_refused),
-        cmocka_unit_test(the_message_quotes_what_is_wrong),
-        cmocka_unit_test(rdma_is_left_out_or_finds_nobody),
-        cmocka_unit_test(all_forms_of_uris_work),
-        cmocka_unit_test(handles_share_a_pool_by_its_name_only),
-        cmocka_unit_test(a_name_cannot_have_two_shapes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

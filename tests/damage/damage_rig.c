@@ -1,4 +1,4 @@
-/* See damage_rig.h. */
+/* The implementation of damage_rig.h: virtual time, verbs that are counted and can be cut off, and evictions. */
 #include "damage_rig.h"
 #include "base/random.h"
 
@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERB_NS   1000    /* how long a verb takes, in virtual time */
-#define PARKS_MAX 5000000 /* of one call: it waits for something that is no verb, and would for ever */
+#define VERB_NS 1000 /* virtual time in ns that a verb takes */
+/* Largest number of waits of one call. A call with more waits never ends, because it waits for an event that is not a
+ * verb. */
+#define PARKS_MAX 5000000
 
-#define RIG_CLAIMS 16 /* the last ones: of connections that are open */
+#define RIG_CLAIMS 16 /* number of client claims that the rig remembers, which is enough for the open connections */
 
 typedef struct claim {
     far_conn *conn;
@@ -27,20 +29,20 @@ static struct {
     claim claims[RIG_CLAIMS];
     unsigned claim_count;
     far_random secrets;
-    far_fabric *fabric; /* keeps the memory */
+    far_fabric *fabric; /* fabric that owns the memory of the pool */
     const far_fabric_ops *real;
     far_fabric_ops counted;
     const far_host_ops *threads;
 } rig;
 
 
-static void give_up(const char *why) {
+static void abort_test(const char *why) {
     fprintf(stderr, "damage_rig: %s\n", why);
     abort();
 }
 
 
-/* ---- Virtual time: whoever waits has waited ---- */
+/* ---- Virtual time: a wait returns at once and advances the time ---- */
 
 static uint64_t virtual_now(far_host *host) {
     (void)host;
@@ -51,15 +53,15 @@ static uint64_t virtual_now(far_host *host) {
 static void virtual_park(far_host *host, far_parker *parker, uint64_t until) {
     (void)host;
     if (++rig.parks > PARKS_MAX)
-        give_up("a call waits for ever, without a verb");
+        abort_test("a call waits forever without posting a verb");
     if (atomic_exchange_explicit(&parker->token, 0, memory_order_relaxed))
         return;
     if (until == FAR_TIME_NEVER)
-        give_up("a call waits for somebody who is not there");
+        abort_test("a call waits for another thread, and there is none");
     if (until > rig.now)
         rig.now = until;
     void (*meanwhile)(void *arg) = rig.meanwhile;
-    rig.meanwhile = NULL; /* not while it runs */
+    rig.meanwhile = NULL; /* The function is not called again while it runs. */
     if (meanwhile) {
         meanwhile(rig.meanwhile_arg);
         rig.meanwhile = meanwhile;
@@ -80,7 +82,7 @@ static void seeded_secret(far_host *host, void *bytes, size_t count) {
 }
 
 
-static int no_thread(far_host *host, void (*run)(void *arg), void *arg, far_thread **thread) {
+static int refuse_thread(far_host *host, void (*run)(void *arg), void *arg, far_thread **thread) {
     (void)host, (void)run, (void)arg, (void)thread;
     return FAR_ERR_NO_MEMORY;
 }
@@ -88,8 +90,8 @@ static int no_thread(far_host *host, void (*run)(void *arg), void *arg, far_thre
 
 /* ---- Counted verbs ---- */
 
-/* For a debugger: who posts too much. */
-__attribute__((noinline)) void rig_cut_here(void) {
+/* A place for a breakpoint: called by every post after the limit is exceeded. */
+__attribute__((noinline)) void rig_break_here(void) {
     __asm__ volatile("");
 }
 
@@ -100,19 +102,19 @@ static void counted_post(far_conn *conn, far_batch *batch) {
     rig.now += VERB_NS;
     rig.posted += batch->count;
     if (rig.image_at && rig.posted >= rig.image_at && !rig.taken)
-        rig.taken = rig_image();
+        rig.taken = rig_copy_pool();
     if (rig.posted > rig.allowed) {
-        rig_cut_here();
+        rig_break_here();
         rig.real->fence_self(conn);
     }
     rig.real->post(conn, batch);
 }
 
 
-/* ---- Eviction: the local fabric has none, so a client that is stopped here is cut off by the rig ---- */
+/* ---- Eviction. The `local` fabric has none, so the rig fences the connection of a client that is evicted ---- */
 
-static int noted_claim(far_conn *conn, unsigned id, unsigned generation) {
-    for (unsigned i = 0; i < RIG_CLAIMS; i++) /* of a pool that is gone */
+static int record_claim(far_conn *conn, unsigned id, unsigned generation) {
+    for (unsigned i = 0; i < RIG_CLAIMS; i++) /* This loop forgets claims of pools that were closed. */
         if (rig.claims[i].id == id && rig.claims[i].generation == generation)
             rig.claims[i].conn = NULL;
     rig.claims[rig.claim_count++ % RIG_CLAIMS] = (claim){conn, id, generation};
@@ -120,7 +122,7 @@ static int noted_claim(far_conn *conn, unsigned id, unsigned generation) {
 }
 
 
-static int evict(far_conn *asker, unsigned id, unsigned generation) {
+static int fence_client(far_conn *asker, unsigned id, unsigned generation) {
     (void)asker;
     if (rig.refuse)
         return FAR_ERR_UNREACHABLE;
@@ -142,32 +144,34 @@ int __wrap_far_local_open(const char *rest, far_fabric **fabric) {
     rig.real = (*fabric)->ops;
     rig.counted = *rig.real;
     rig.counted.post = counted_post;
-    rig.counted.claim = noted_claim;
-    rig.counted.evict = evict;
+    rig.counted.claim = record_claim;
+    rig.counted.evict = fence_client;
     (*fabric)->ops = &rig.counted;
     return 0;
 }
 
 
-void rig_start(void) {
+int rig_start(__attribute__((unused)) void **state) {
     static const far_host_ops virtual_ops = {.now = virtual_now,
                                              .park = virtual_park,
                                              .unpark = virtual_unpark,
-                                             .start = no_thread,
+                                             .start = refuse_thread,
                                              .secret = seeded_secret};
     rig.now = 1000000;
     rig.threads = far_host_threads.ops;
     far_host_threads.ops = &virtual_ops;
     rig_seed(1);
-    rig_allow(UINT64_MAX);
+    rig_limit_verbs(UINT64_MAX);
     if (far_fabric_open(RIG_URI, &rig.fabric) < 0)
-        give_up(far_last_error());
+        abort_test(far_last_error());
+    return 0;
 }
 
 
-void rig_end(void) {
+int rig_end(__attribute__((unused)) void **state) {
     rig.real->close(rig.fabric);
     far_host_threads.ops = rig.threads;
+    return 0;
 }
 
 
@@ -181,35 +185,35 @@ void rig_seed(uint64_t seed) {
 }
 
 
-char *rig_image(void) {
+char *rig_copy_pool(void) {
     char *image = malloc((size_t)RIG_NODES * RIG_BYTES);
     if (!image)
-        give_up("no memory for an image");
+        abort_test("no memory for an image");
     for (unsigned n = 0; n < RIG_NODES; n++)
         memcpy(image + (size_t)n * RIG_BYTES, rig_memory(n), RIG_BYTES);
     return image;
 }
 
 
-void rig_restore(const char *image) {
-    rig.now = 1000000; /* so that a damage can be replayed by itself */
+void rig_restore_pool(const char *image) {
+    rig.now = 1000000; /* Resetting the time makes each damage repeatable without the earlier ones. */
     for (unsigned n = 0; n < RIG_NODES; n++)
         memcpy(rig_memory(n), image + (size_t)n * RIG_BYTES, RIG_BYTES);
 }
 
 
-void rig_allow(uint64_t verbs) {
+void rig_limit_verbs(uint64_t verbs) {
     rig.posted = rig.parks = 0;
     rig.allowed = verbs;
 }
 
 
-bool rig_is_cut(void) {
+bool rig_limit_is_exceeded(void) {
     return rig.posted > rig.allowed;
 }
 
 
-uint64_t rig_posted(void) {
+uint64_t rig_posted_verbs(void) {
     return rig.posted;
 }
 
@@ -219,29 +223,29 @@ void rig_refuse_evictions(bool refuse) {
 }
 
 
-void rig_meanwhile(void (*run)(void *arg), void *arg) {
+void rig_run_while_waiting(void (*run)(void *arg), void *arg) {
     rig.meanwhile = run;
     rig.meanwhile_arg = arg;
 }
 
 
-void rig_at_verbs(void (*run)(void *arg), void *arg) {
+void rig_run_at_verbs(void (*run)(void *arg), void *arg) {
     rig.at_verbs = run;
     rig.at_verbs_arg = arg;
 }
 
 
-void rig_pass_time(uint64_t ns) {
+void rig_advance_time(uint64_t ns) {
     rig.now += ns;
 }
 
 
-void rig_image_at(uint64_t verbs) {
+void rig_copy_pool_after(uint64_t verbs) {
     rig.image_at = verbs ? rig.posted + verbs : 0;
     rig.taken = NULL;
 }
 
 
-char *rig_taken(void) {
+char *rig_copied_pool(void) {
     return rig.taken;
 }

@@ -1,9 +1,10 @@
-/* A rig for damaged pools: a `local` pool in one thread, in virtual time, whose verbs are counted and can be cut off.
+/* A rig for tests with damaged pools. It provides a `local` pool that runs in one thread and in virtual time; the verbs
+ * of the pool are counted and can be cut off.
  *
- * The pool's memory is kept as an image, so that each damage begins with the same pool. A call that posts more verbs
- * than it may counts as a hang: its session is then fenced, so that it ends and the run goes on.
+ * A copy of the pool's memory is kept, so that each damage begins with the same pool. A call that posts more verbs than
+ * its limit counts as a hang: the rig fences its session, so the call ends and the test continues.
  *
- * Linked with --wrap=far_local_open: the rig stands between the pool and the fabric. */
+ * Programs are linked with --wrap=far_local_open, by which the rig gets between the pool and the fabric. */
 #ifndef TESTS_DAMAGE_RIG_H
 #define TESTS_DAMAGE_RIG_H
 
@@ -15,34 +16,42 @@
 #include <stdint.h>
 
 #define RIG_NODES 2
-#define RIG_BYTES (2u << 20) /* of a memory node */
+#define RIG_BYTES (2u << 20) /* bytes of a memory node */
 #define RIG_URI   "local:2x2M?name=damaged"
 
-extern const far_pool_options rig_options; /* without a thread of its own */
+extern const far_pool_options rig_options; /* pool options without a housekeeping thread */
 
-void rig_start(void); /* once: the rig's own time and secrets, and the memory, which stays */
-void rig_end(void);
+/* Test group fixtures. rig_start installs the virtual time and seeded secrets, and creates the pool's memory, which
+ * remains until rig_end. */
+int rig_start(void **state);
+int rig_end(void **state);
 
 char *rig_memory(unsigned node);
-void rig_seed(uint64_t seed); /* of secrets, and of all that is random in the pool */
+void rig_seed(uint64_t seed); /* seeds the secrets, and with them all random decisions of the pool */
 
-/* Copies of the whole pool. */
-char *rig_image(void);
-void rig_restore(const char *image);
+/* The next functions copy the memory of the whole pool, and restore it from a copy. */
+char *rig_copy_pool(void);
+void rig_restore_pool(const char *image);
 
-/* Verbs that may be posted from now on; then all sessions are fenced. */
-void rig_allow(uint64_t verbs);
-bool rig_is_cut(void);     /* more were posted than was allowed */
-void rig_cut_here(void);   /* called then: for a debugger */
-uint64_t rig_posted(void); /* since rig_allow */
+/* Sets the number of verbs that may be posted from now on. If more are posted, all sessions are fenced. */
+void rig_limit_verbs(uint64_t verbs);
+bool rig_limit_is_exceeded(void); /* returns whether more verbs were posted than the limit allows */
+void rig_break_here(void);        /* place for a breakpoint; called by every post after the limit was exceeded */
+uint64_t rig_posted_verbs(void);  /* returns the number of verbs posted since rig_limit_verbs */
 
-void rig_refuse_evictions(bool refuse);                /* whoever is to be evicted cannot be */
-void rig_meanwhile(void (*run)(void *arg), void *arg); /* whenever somebody waits; NULL: nothing more */
-void rig_at_verbs(void (*run)(void *arg), void *arg);  /* whenever some are posted; it posts none. NULL: nothing more */
-void rig_pass_time(uint64_t ns);                       /* virtual */
+void rig_refuse_evictions(bool refuse);                        /* makes every eviction fail */
+/* calls `run` whenever a task waits; with NULL, these calls end */
+void rig_run_while_waiting(void (*run)(void *arg), void *arg);
+void rig_run_at_verbs(void (*run)(void *arg),
+                      /* Calls `run` whenever verbs are posted. `run` must not post verbs itself. With NULL, these calls
+                       * end. */
+                      void *arg);
+void rig_advance_time(uint64_t ns); /* advances the virtual time */
 
-/* An image is taken when so many verbs were posted from now on (0: never): what a client leaves that dies there. */
-void rig_image_at(uint64_t verbs);
-char *rig_taken(void); /* NULL: it did not come to that */
+/* Copies the pool after this number of further verbs (0: never). The copy is the pool that a client leaves which fails
+ * at that verb. */
+void rig_copy_pool_after(uint64_t verbs);
+/* returns the copy made by rig_copy_pool_after, or NULL if the number of verbs was not reached */
+char *rig_copied_pool(void);
 
 #endif

@@ -1,11 +1,11 @@
-/* See damage_seeds.h. */
+/* The implementation of damage_seeds.h: creates the pools when they are needed, and runs the seeds on them. */
 #include "damage_seeds.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define SCENES     6
-#define NEW_SCENES 3000 /* after so many seeds the clients died elsewhere */
+#define NEW_SCENES 3000 /* After this number of seeds, new pools are created, in which clients failed at other verbs. */
 
 static const char *const kinds[] = {"chime", "dart", "dolphin", "shard", "smart"};
 
@@ -33,8 +33,8 @@ static void free_scenes(scene *scenes) {
 }
 
 
-static unsigned run_kind(const damage_seeds *seeds, const char *kind, const char *const layouts[2],
-                         unsigned (*run)(const scene *s, uint64_t seed)) {
+static unsigned run_seeds_of_kind(const damage_seeds *seeds, const char *kind, const char *const layouts[2],
+                                  unsigned (*run)(const scene *s, uint64_t seed)) {
     static scene scenes[SCENES];
     unsigned failures = 0;
     for (uint64_t seed = seeds->first; seed <= seeds->last; seed++) {
@@ -55,6 +55,6 @@ unsigned damage_seeds_run(const damage_seeds *seeds, const char *const layouts[2
     unsigned failures = 0;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (!seeds->kind || strcmp(seeds->kind, kinds[i]) == 0)
-            failures += run_kind(seeds, kinds[i], layouts, run);
+            failures += run_seeds_of_kind(seeds, kinds[i], layouts, run);
     return failures;
 }

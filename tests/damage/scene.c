@@ -1,19 +1,19 @@
-/* See scene.h. */
+/* The implementation of scene.h: creates a pool with an index, lists its objects, and damages it. */
 #include "scene.h"
-#include "pool/blocks.h"
-#include "pool/catalog_layout.h"
-#include "pool/clients.h"
+#include "pool/alloc/blocks.h"
+#include "pool/catalog/layout.h"
+#include "pool/format/clients.h"
+#include "pool/format/owner.h"
 #include "pool/handle.h"
-#include "pool/owner.h"
 #include "task/session.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define CRASH_VERBS 90 /* a client dies at one of so many verbs */
+#define CRASH_VERBS 90 /* The client of a scene fails at a random verb among this number of verbs. */
 
 
-static void must(int64_t result, const char *what) {
+static void abort_unless_ok(int64_t result, const char *what) {
     if (result >= 0)
         return;
     fprintf(stderr, "%s: %s\n", what, far_last_error());
@@ -21,21 +21,21 @@ static void must(int64_t result, const char *what) {
 }
 
 
-/* ---- Keys and values: each tells whose it is ---- */
+/* ---- Keys and values. Each is computed from its number, so a test can recognise it ---- */
 
-static uint64_t mix(uint64_t number, uint64_t salt) {
+static uint64_t mix_number(uint64_t number, uint64_t salt) {
     uint64_t state = number * 1000003 + salt;
     return far_splitmix(&state);
 }
 
 
 static size_t make_key(const scene *s, unsigned number, char key[SCENE_KEY_BYTES]) {
-    uint64_t word = mix(number, 7);
+    uint64_t word = mix_number(number, 7);
     if (s->fixed) {
         memcpy(key, &word, 8);
         return 8;
     }
-    /* Some share long beginnings, some are short. */
+    /* Prefixes of keys. Some keys share a long prefix, and some keys have a short prefix or none. */
     static const char *const fronts[] = {"", "a", "the same way for many of them/", "the same way/"};
     return (size_t)snprintf(key, SCENE_KEY_BYTES, "%s%04x", fronts[number % 4], (unsigned)(word & 0xffff) ^ number);
 }
@@ -55,9 +55,9 @@ bool scene_has_key(const scene *s, unsigned number, const void *key, size_t byte
 
 
 size_t scene_value(const scene *s, unsigned number, unsigned version, char value[SCENE_VALUE_MAX]) {
-    size_t bytes = s->fixed ? 8 : 9 + mix(number, 3) % 40;
+    size_t bytes = s->fixed ? 8 : 9 + mix_number(number, 3) % 40;
     for (size_t i = 0; i < bytes; i += 8) {
-        uint64_t word = mix(number, 1000 * version + i);
+        uint64_t word = mix_number(number, 1000 * version + i);
         memcpy(value + i, &word, 8);
     }
     return bytes;
@@ -69,7 +69,7 @@ bool scene_is_deleted(unsigned number) {
 }
 
 
-/* ---- Where what lies ---- */
+/* ---- The objects of a pool ---- */
 
 static place *find_place(scene *s, const char *name) {
     for (size_t i = 0; i < s->place_count; i++)
@@ -83,7 +83,7 @@ static place *find_place(scene *s, const char *name) {
 }
 
 
-static void add(scene *s, const char *name, far_addr addr, uint64_t bytes) {
+static void add_object(scene *s, const char *name, far_addr addr, uint64_t bytes) {
     place *p = find_place(s, name);
     if (p->count == p->size) {
         p->size = p->size ? 2 * p->size : 16;
@@ -96,17 +96,17 @@ static void add(scene *s, const char *name, far_addr addr, uint64_t bytes) {
 
 
 typedef struct collecting {
-    far_walk walk; /* first */
+    far_walk walk; /* This member must be the first one, because collect_object casts the pointer to it. */
     far_index *index;
     scene *scene;
 } collecting;
 
 
-static int collect(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size) {
+static int collect_object(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size) {
     collecting *c = (collecting *)walk;
     char name[24];
     snprintf(name, sizeof(name), "%s type %u", index ? index->kind->name : "pool", type);
-    add(c->scene, name, addr, size);
+    add_object(c->scene, name, addr, size);
     return 0;
 }
 
@@ -117,52 +117,52 @@ static int run_walk(far_task *t, void *arg) {
 }
 
 
-/* The catalog, its records, and the tables of the pool. */
-static void add_pool(scene *s, const far_pool *pool, const far_index *index) {
+/* Adds the catalog, the record of the index, and the tables of the pool. */
+static void add_pool_objects(scene *s, const far_pool *pool, const far_index *index) {
     const far_geometry *g = &pool->geometry;
     uint64_t word;
     memcpy(&word, rig_memory(0) + FAR_SUPER_CATALOG, 8);
-    add(s, "superblock", far_addr_make(0, 0), 64);
-    add(s, "pool words", far_addr_make(0, FAR_SUPER_EPOCH), 128);
+    add_object(s, "superblock", far_addr_make(0, 0), 64);
+    add_object(s, "pool words", far_addr_make(0, FAR_SUPER_EPOCH), 128);
     for (unsigned id = 1; id <= 4; id++)
-        add(s, "registry", far_client_entry(id), FAR_CLIENT_BYTES);
-    add(s, "catalog", far_catalog_word_addr(word), far_catalog_bytes(word >> 48));
-    add(s, "record", index->record, sizeof(far_index_record));
+        add_object(s, "registry", far_client_entry(id), FAR_CLIENT_BYTES);
+    add_object(s, "catalog", far_catalog_word_addr(word), far_catalog_bytes(word >> 48));
+    add_object(s, "record", index->record, sizeof(far_index_record));
     for (unsigned n = 0; n < g->nodes; n++) {
         uint64_t used = g->node[n].blocks < 8 ? g->node[n].blocks : 8;
-        add(s, "block entries", far_addr_make(n, g->node[n].entries), used * 32);
-        add(s, "page words", far_addr_make(n, g->node[n].pages), used * FAR_BLOCK_PAGES * 8);
-        add(s, "bitmaps", far_addr_make(n, g->node[n].bitmaps), 1024);
+        add_object(s, "block entries", far_addr_make(n, g->node[n].entries), used * 32);
+        add_object(s, "page words", far_addr_make(n, g->node[n].pages), used * FAR_BLOCK_PAGES * 8);
+        add_object(s, "bitmaps", far_addr_make(n, g->node[n].bitmaps), 1024);
     }
 }
 
 
-/* ---- Making it ---- */
+/* ---- Creating a scene ---- */
 
 static void insert_and_delete(const scene *s, far_session *session, far_index *index) {
     char key[SCENE_KEY_BYTES], value[SCENE_VALUE_MAX];
     for (unsigned i = 0; i < SCENE_KEYS; i++) {
         size_t key_bytes = scene_key(s, i, key), value_bytes = scene_value(s, i, 0, value);
-        must(far_insert(session, index, key, key_bytes, value, value_bytes), "insert");
+        abort_unless_ok(far_insert(session, index, key, key_bytes, value, value_bytes), "insert");
         if (scene_is_deleted(i))
-            must(far_delete(session, index, key, key_bytes), "delete");
+            abort_unless_ok(far_delete(session, index, key, key_bytes), "delete");
     }
 }
 
 
-/* Operations until the client dies in one of them. */
-static void work_and_die(scene *s, far_session *session, far_index *index, far_random *random) {
+/* Runs operations until the copy of the pool is taken, in the middle of an operation. */
+static void work_until_crash(scene *s, far_session *session, far_index *index, far_random *random) {
     char key[SCENE_KEY_BYTES], value[SCENE_VALUE_MAX];
-    rig_image_at(1 + far_random_below(random, CRASH_VERBS));
-    for (unsigned i = SCENE_KEYS; !rig_taken(); i++) {
+    rig_copy_pool_after(1 + far_random_below(random, CRASH_VERBS));
+    for (unsigned i = SCENE_KEYS; !rig_copied_pool(); i++) {
         size_t key_bytes = scene_key(s, i, key), value_bytes = scene_value(s, i, 0, value);
-        must(far_put(session, index, key, key_bytes, value, value_bytes), "put");
+        abort_unless_ok(far_put(session, index, key, key_bytes, value, value_bytes), "put");
         key_bytes = scene_key(s, 4 * (i % 32), key);
         value_bytes = scene_value(s, 4 * (i % 32), 0, value);
-        must(far_put(session, index, key, key_bytes, value, value_bytes), "put");
+        abort_unless_ok(far_put(session, index, key, key_bytes, value, value_bytes), "put");
     }
-    s->image = rig_taken();
-    rig_image_at(0);
+    s->image = rig_copied_pool();
+    rig_copy_pool_after(0);
 }
 
 
@@ -178,22 +178,22 @@ void scene_make(scene *s, const char *kind, const char *options, bool crashed, u
         memset(rig_memory(n), 0, RIG_BYTES);
     rig_seed(seed);
     far_random_seed(&random, seed);
-    rig_allow(UINT64_MAX);
-    must(far_pool_open(RIG_URI, &rig_options, &pool), "open");
-    must(far_session_open(pool, &session), "session");
-    must(far_index_create(session, "index", kind, options, &index), "create");
+    rig_limit_verbs(UINT64_MAX);
+    abort_unless_ok(far_pool_open(RIG_URI, &rig_options, &pool), "open");
+    abort_unless_ok(far_session_open(pool, &session), "session");
+    abort_unless_ok(far_index_create(session, "index", kind, options, &index), "create");
     insert_and_delete(s, session, index);
-    collecting c = {{.object = collect, .once = true}, index, s};
-    must(far_session_call(session, FAR_STATS_OTHER, false, run_walk, &c), "walk");
-    add_pool(s, pool, index);
+    collecting c = {{.object = collect_object, .once = true}, index, s};
+    abort_unless_ok(far_session_call(session, FAR_STATS_OTHER, false, run_walk, &c), "walk");
+    add_pool_objects(s, pool, index);
     s->geometry = pool->geometry;
     if (crashed)
-        work_and_die(s, session, index, &random);
+        work_until_crash(s, session, index, &random);
     far_index_close(index);
     far_session_close(session);
     far_pool_close(pool);
     if (!crashed)
-        s->image = rig_image();
+        s->image = rig_copy_pool();
 }
 
 
@@ -207,20 +207,20 @@ void scene_free(scene *s) {
 
 /* ---- Damages ---- */
 
-static char *at(far_addr addr) {
+static char *memory_at(far_addr addr) {
     return rig_memory(far_addr_node(addr)) + far_addr_offset(addr);
 }
 
 
-static const object *pick(const scene *s, far_random *random, const char **name) {
+static const object *choose_object(const scene *s, far_random *random, const char **name) {
     const place *p = &s->places[far_random_below(random, s->place_count)];
     *name = p->name;
     return &p->objects[far_random_below(random, p->count)];
 }
 
 
-/* What lies there now, and some bytes on both sides. */
-static void keep_before(damage *d) {
+/* Saves the bytes that the damage will overwrite, and some bytes before and after them. */
+static void save_bytes_before(damage *d) {
     uint64_t offset = far_addr_offset(d->addr), from = offset > DAMAGE_AROUND ? offset - DAMAGE_AROUND : 0;
     uint64_t to = offset + d->bytes + DAMAGE_AROUND;
     if (to > RIG_BYTES)
@@ -230,30 +230,32 @@ static void keep_before(damage *d) {
 }
 
 
-static uint64_t range_bytes(far_random *random, uint64_t room) {
+static uint64_t choose_range_bytes(far_random *random, uint64_t room) {
     uint64_t bytes = 8 * (1 + far_random_below(random, 1ull << far_random_below(random, 6)));
     return bytes < room ? bytes : room;
 }
 
 
-static void tell(damage *d, const object *o, const char *how, const char *name) {
+static void describe_damage(damage *d, const object *o, const char *how, const char *name) {
     snprintf(d->words, sizeof(d->words), "%s %s + %llu, %llu bytes (at %#llx)", how, name,
              (unsigned long long)(d->addr - o->addr), (unsigned long long)d->bytes, (unsigned long long)d->addr);
 }
 
 
-/* The name of a client that lives, or is the next to live, where a lock may say who holds it: it does not. */
+/* Returns an owner word for a lock that is damaged: the word that the lock would contain if the client with this id
+ * held it. The client is alive, or the next client with this id will have this owner word; in both cases no client
+ * holds the lock. */
 uint64_t scene_owner(unsigned id, unsigned task) {
     uint64_t state;
-    memcpy(&state, at(far_client_entry(id)), 8);
+    memcpy(&state, memory_at(far_client_entry(id)), 8);
     unsigned generation = far_client_generation_of(state) + (far_client_state_of(state) == FAR_CLIENT_FREE);
     return far_owner_pack(id, generation, task);
 }
 
 
-void scene_name_somebody(const scene *s, far_random *random, damage *d) {
+void scene_damage_owner(const scene *s, far_random *random, damage *d) {
     const char *name;
-    const object *o = pick(s, random, &name);
+    const object *o = choose_object(s, random, &name);
     unsigned shift = (unsigned)far_random_below(random, 64 - FAR_OWNER_BITS + 1);
     uint64_t owner = scene_owner(1 + (unsigned)far_random_below(random, 3), (unsigned)far_random_below(random, 2)),
              word;
@@ -261,21 +263,21 @@ void scene_name_somebody(const scene *s, far_random *random, damage *d) {
         shift %= 2;
     d->bytes = 8;
     d->addr = o->addr + 8 * far_random_below(random, o->bytes / 8);
-    keep_before(d);
-    memcpy(&word, at(d->addr), 8);
+    save_bytes_before(d);
+    memcpy(&word, memory_at(d->addr), 8);
     word = (word & ~(FAR_OWNER_MASK << shift)) | owner << shift | (shift > 0);
-    memcpy(at(d->addr), &word, 8);
-    tell(d, o, "a client's name at", name);
+    memcpy(memory_at(d->addr), &word, 8);
+    describe_damage(d, o, "a client's name at", name);
 }
 
 
 static void damage_object(const scene *s, const object *o, const char *name, far_random *random, damage *d) {
     const char *from_name;
     uint64_t kind = far_random_below(random, 8), word;
-    d->bytes = kind == 5 || kind == 6 ? range_bytes(random, o->bytes) : 8;
+    d->bytes = kind == 5 || kind == 6 ? choose_range_bytes(random, o->bytes) : 8;
     d->addr = o->addr + 8 * far_random_below(random, (o->bytes - d->bytes) / 8 + 1);
-    keep_before(d);
-    memcpy(&word, at(d->addr), 8);
+    save_bytes_before(d);
+    memcpy(&word, memory_at(d->addr), 8);
     const char *how;
     switch (kind) {
     case 0:
@@ -296,14 +298,14 @@ static void damage_object(const scene *s, const object *o, const char *name, far
         how = "one more or less at";
         break;
     case 5:
-        memset(at(d->addr), 0, d->bytes);
+        memset(memory_at(d->addr), 0, d->bytes);
         how = "zeroes at";
         break;
     case 6: {
-        const object *from = pick(s, random, &from_name);
+        const object *from = choose_object(s, random, &from_name);
         uint64_t bytes = d->bytes < from->bytes ? d->bytes : from->bytes;
         d->bytes = bytes;
-        memmove(at(d->addr), at(from->addr), bytes);
+        memmove(memory_at(d->addr), memory_at(from->addr), bytes);
         how = "another's beginning over";
         break;
     }
@@ -312,33 +314,33 @@ static void damage_object(const scene *s, const object *o, const char *name, far
         how = "all bits alike at";
     }
     if (kind != 5 && kind != 6)
-        memcpy(at(d->addr), &word, 8);
-    tell(d, o, how, name);
+        memcpy(memory_at(d->addr), &word, 8);
+    describe_damage(d, o, how, name);
 }
 
 
 void scene_damage(const scene *s, far_random *random, damage *d) {
     const char *name;
-    const object *o = pick(s, random, &name);
+    const object *o = choose_object(s, random, &name);
     damage_object(s, o, name, random, d);
 }
 
 
-far_addr scene_open_table(void) {
+far_addr scene_find_open_table(void) {
     for (unsigned id = 1; id <= 4; id++) {
         far_client client;
-        memcpy(&client, at(far_client_entry(id)), sizeof(client));
-        if (client.opened != 0 && !(client.opened & FAR_OPEN_TABLE_ALONE))
+        memcpy(&client, memory_at(far_client_entry(id)), sizeof(client));
+        if (client.opened != 0 && !(client.opened & FAR_OPEN_TABLE_INLINE))
             return client.opened;
     }
     return 0;
 }
 
 
-/* Most words of a table are not used: half of the damages are where some are. */
+/* Most words of a table of open indexes are not used, so half the damages hit its first words, which are used. */
 void scene_damage_tables(const scene *s, far_random *random, damage *d) {
     const far_geometry *g = &s->geometry;
-    far_addr table = scene_open_table();
+    far_addr table = scene_find_open_table();
     unsigned node = (unsigned)far_random_below(random, g->nodes);
     uint64_t words = far_random_chance(random, 1, 2) ? 4 : FAR_OPEN_TABLE_MAX;
     object open = {table, words * 8}, marks = {far_addr_make(node, g->node[node].marks), 8 * far_bitmap_bytes(g)};
@@ -352,13 +354,13 @@ void scene_damage_tables(const scene *s, far_random *random, damage *d) {
 void damage_word(damage *d, far_addr addr, uint64_t word) {
     d->addr = addr;
     d->bytes = 8;
-    keep_before(d);
-    memcpy(at(addr), &word, 8);
+    save_bytes_before(d);
+    memcpy(memory_at(addr), &word, 8);
     snprintf(d->words, sizeof(d->words), "%#llx at %#llx", (unsigned long long)word, (unsigned long long)addr);
 }
 
 
-bool damage_hit(const damage *d, const void *data, size_t bytes) {
+bool damage_overlaps(const damage *d, const void *data, size_t bytes) {
     for (size_t i = 0; i + 4 <= bytes; i++)
         for (size_t k = 0; k + 4 <= d->before_bytes; k++)
             if (memcmp((const char *)data + i, d->before + k, 4) == 0)

@@ -1,17 +1,18 @@
-/* Pools to be damaged: an index with some keys, as its closed pool looks, or as a client leaves it that dies in the middle
- * of an operation; and where in it what lies. */
+/* Scenes: pools that tests damage. A scene is an index with some keys, and the memory of its pool either after it was
+ * closed, or after a client failed in the middle of an operation. The scene also lists the objects of the pool. */
 #ifndef TESTS_DAMAGE_SCENE_H
 #define TESTS_DAMAGE_SCENE_H
 
 #include "base/random.h"
 #include "damage_rig.h"
-#include "pool/superblock.h"
+#include "pool/format/superblock.h"
 
 #include <stdio.h>
 
-#define SCENE_KEYS      160               /* numbers below this were inserted; some were deleted again */
-#define SCENE_NUMBERS   (SCENE_KEYS + 64) /* numbers that are ever used, most of the time */
-#define SCENE_PLACES    24                /* sorts of places in a pool */
+/* number of keys that were inserted: those with smaller numbers; some were deleted again */
+#define SCENE_KEYS      160
+#define SCENE_NUMBERS   (SCENE_KEYS + 64) /* upper bound of the numbers of almost all keys of the tests */
+#define SCENE_PLACES    24                /* largest number of sorts of objects in a pool */
 #define SCENE_KEY_BYTES 64
 #define SCENE_VALUE_MAX 64
 
@@ -20,7 +21,8 @@ typedef struct object {
     uint64_t bytes;
 } object;
 
-typedef struct place { /* all objects of one sort */
+/* A sort of objects, and all objects of this sort. Names of sorts are "registry" or "chime type 1", for example. */
+typedef struct place {
     char name[24];
     object *objects;
     size_t count, size;
@@ -31,7 +33,7 @@ typedef struct scene {
     bool fixed, crashed;
     char *image;
     far_geometry geometry;
-    struct { /* of the first numbers: made once */
+    struct { /* keys with the numbers below SCENE_NUMBERS */
         char key[SCENE_KEY_BYTES];
         size_t bytes;
     } keys[SCENE_NUMBERS];
@@ -44,15 +46,18 @@ void scene_free(scene *s);
 
 size_t scene_key(const scene *s, unsigned number, char key[SCENE_KEY_BYTES]);
 bool scene_has_key(const scene *s, unsigned number, const void *key,
-                   size_t bytes); /* a number < SCENE_NUMBERS has it */
+                   /* returns whether these bytes are the key with that number, which must be below SCENE_NUMBERS */
+                   size_t bytes);
 size_t scene_value(const scene *s, unsigned number, unsigned version, char value[SCENE_VALUE_MAX]);
-bool scene_is_deleted(unsigned number); /* again, after it was inserted */
+/* returns whether scene_make deletes the key with this number after inserting it */
+bool scene_is_deleted(unsigned number);
 
-/* A damage of the memory as it stands now. */
+/* A damage of the pool's memory. */
 typedef struct damage {
     far_addr addr;
     uint64_t bytes;
-    char before[512]; /* what lay there, with what lies around it */
+    /* bytes that the damage has overwritten, with DAMAGE_AROUND further bytes before and after them */
+    char before[512];
     size_t before_bytes;
     char words[160];
 } damage;
@@ -60,14 +65,19 @@ typedef struct damage {
 #define DAMAGE_AROUND 8
 
 void scene_damage(const scene *s, far_random *random, damage *d);
-void scene_damage_tables(const scene *s, far_random *random, damage *d); /* marks, and tables of open indexes */
-far_addr scene_open_table(void); /* of somebody, as it stands now; 0: there is none */
-void scene_name_somebody(const scene *s, far_random *random, damage *d); /* in a word that may be a lock */
-uint64_t scene_owner(unsigned id, unsigned task); /* of that id as it lives now, or would next (pool/owner.h) */
+/* damages mark bitmaps, or tables of open indexes */
+void scene_damage_tables(const scene *s, far_random *random, damage *d);
+/* returns the address of a client's table of open indexes in the present memory; 0: there is none */
+far_addr scene_find_open_table(void);
+/* damages a word that may be a lock, so that the word names a client that does not hold the lock */
+void scene_damage_owner(const scene *s, far_random *random, damage *d);
+/* returns the owner word of the client that has this id now, or that will get it next (pool/format/owner.h) */
+uint64_t scene_owner(unsigned id, unsigned task);
 
-void damage_word(damage *d, far_addr addr, uint64_t word); /* this word is there now */
+void damage_word(damage *d, far_addr addr, uint64_t word); /* overwrites one word with this value */
 
-/* The damage may have hit these bytes: some of them lay there. */
-bool damage_hit(const damage *d, const void *data, size_t bytes);
+/* Returns whether the damage may have changed the data of which `data` is a copy, because some of these bytes are among
+ * the bytes before the damage. */
+bool damage_overlaps(const damage *d, const void *data, size_t bytes);
 
 #endif

@@ -1,33 +1,32 @@
-/* Allocations that fail: the n-th one, or all from the n-th on. Every call says FAR_ERR_NO_MEMORY or does what it was
- * asked for, ends, loses no memory of the process, and leaves a pool that is sound.
+/* Tests of allocations that fail. For each n, the n-th allocation of a run fails, or all allocations from the n-th on.
+ * The tests prove that every call then either fails with FAR_ERR_NO_MEMORY or succeeds, that the call ends and leaks no
+ * memory of the process, and that the pool is sound afterwards.
  *
- * test_allocations [--kind KIND] [--every STEP]      STEP 1 fails each allocation in turn */
+ * test_allocations [--kind KIND] [--every STEP]      with STEP 1 each allocation fails once */
 #include "base/error.h"
 #include "client/client.h"
 #include "client/end_client.h"
 #include "client/op.h"
-#include "client/survey.h"
+#include "client/snapshot.h"
 #include "scene.h"
+#include "test.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #define EVERY_DEFAULT 5
-#define VERBS_MAX     300000 /* of one call */
+#define VERBS_MAX     300000 /* largest number of verbs of one call */
 
 static const char *const kinds[] = {"chime", "dart", "dolphin", "shard", "smart"};
 static const char *only_kind;
 static unsigned every = EVERY_DEFAULT;
 
 static struct {
-    uint64_t count, fail_at; /* 0: none fails */
+    /* `count`: number of allocations so far; `fail_at`: number of the allocation that fails; 0: none */
+    uint64_t count, fail_at;
     bool from_then_on;
-    int64_t live; /* allocated and not freed */
+    int64_t live; /* number of blocks of the process's heap that are allocated and not freed */
 } heap;
 
 
@@ -48,35 +47,35 @@ char *__wrap_strdup(const char *text);
 void __wrap_free(void *block);
 
 
-static bool fails(void) {
+static bool allocation_must_fail(void) {
     heap.count++;
     return heap.fail_at && (heap.from_then_on ? heap.count >= heap.fail_at : heap.count == heap.fail_at);
 }
 
 
-static void *counted(void *block) {
+static void *count_live_block(void *block) {
     heap.live += block != NULL;
     return block;
 }
 
 
 void *__wrap_malloc(size_t bytes) {
-    return fails() ? NULL : counted(__real_malloc(bytes));
+    return allocation_must_fail() ? NULL : count_live_block(__real_malloc(bytes));
 }
 
 
 void *__wrap_calloc(size_t count, size_t bytes) {
-    return fails() ? NULL : counted(__real_calloc(count, bytes));
+    return allocation_must_fail() ? NULL : count_live_block(__real_calloc(count, bytes));
 }
 
 
 void *__wrap_aligned_alloc(size_t align, size_t bytes) {
-    return fails() ? NULL : counted(__real_aligned_alloc(align, bytes));
+    return allocation_must_fail() ? NULL : count_live_block(__real_aligned_alloc(align, bytes));
 }
 
 
 int __wrap_posix_memalign(void **block, size_t align, size_t bytes) {
-    int err = fails() ? ENOMEM : __real_posix_memalign(block, align, bytes);
+    int err = allocation_must_fail() ? ENOMEM : __real_posix_memalign(block, align, bytes);
     heap.live += err == 0;
     return err;
 }
@@ -89,7 +88,7 @@ char *__wrap_strdup(const char *text) {
 
 
 void *__wrap_realloc(void *old, size_t bytes) {
-    if (fails())
+    if (allocation_must_fail())
         return NULL;
     void *block = __real_realloc(old, bytes);
     heap.live += !old && block;
@@ -114,22 +113,22 @@ typedef struct run {
 } run;
 
 
-static int64_t judge(run *r, int64_t result, int also, const char *call) {
+static int64_t check_call_result(run *r, int64_t result, int also, const char *call) {
     const char *words = result < 0 ? far_last_error() : "";
     bool right = result >= 0 || result == also ||
                  (result == FAR_ERR_NO_MEMORY && (strstr(words, "memory") || strstr(words, "room")));
-    if (right && !rig_is_cut())
+    if (right && !rig_limit_is_exceeded())
         return result;
     r->wrong++;
-    print_error("%s, allocation %llu%s fails: %s gave %lld (%s)%s\n", r->scene->kind, (unsigned long long)heap.fail_at,
-                heap.from_then_on ? " and all later" : "", call, (long long)result, result < 0 ? far_last_error() : "",
-                rig_is_cut() ? ", and did not end" : "");
+    print_error("%s, allocation %llu%s fails: %s returned %lld (%s)%s\n", r->scene->kind,
+                (unsigned long long)heap.fail_at, heap.from_then_on ? " and all later" : "", call, (long long)result,
+                result < 0 ? far_last_error() : "", rig_limit_is_exceeded() ? ", and did not end" : "");
     return result;
 }
 
-/* also: what it may say beside FAR_ERR_NO_MEMORY; 0: nothing */
-#define CALL(r, call, also) (far_fail_clear(), rig_allow(VERBS_MAX), judge(r, call, also, #call))
-#define CLOSE(r, call)      (rig_allow(VERBS_MAX), (call), judge(r, 0, 0, #call))
+/* Runs a call and checks its result. `also` is a further error code that this call may return; 0: none. */
+#define CALL(r, call, also) (far_fail_clear(), rig_limit_verbs(VERBS_MAX), check_call_result(r, call, also, #call))
+#define CLOSE(r, call)      (rig_limit_verbs(VERBS_MAX), (call), check_call_result(r, 0, 0, #call))
 
 
 static int ignore_problem(void *ctx, const char *what) {
@@ -150,8 +149,8 @@ static int ignore_name(void *ctx, const char *name, const char *kind) {
 }
 
 
-/* Every kind of operation, on one key. */
-static void submit(run *r, const char *key, size_t key_bytes) {
+/* Submits operations of every kind on one key. */
+static void submit_operations(run *r, const char *key, size_t key_bytes) {
     enum { SUBMITTED = FAR_OP_SCAN + 1 };
     char values[SUBMITTED][SCENE_VALUE_MAX];
     far_op ops[SUBMITTED], *taken[SUBMITTED], *done[SUBMITTED];
@@ -168,14 +167,15 @@ static void submit(run *r, const char *key, size_t key_bytes) {
     if (count > 0)
         CALL(r, far_reap(r->session, done, SUBMITTED, (size_t)count), 0);
     for (int i = 0; i < count; i++)
-        if (ops[i].result == FAR_ERR_NO_MEMORY) /* its words are its own */
+        /* Each submitted operation has an error message of its own, which is checked here. */
+        if (ops[i].result == FAR_ERR_NO_MEMORY)
             assert_string_not_equal(far_op_error(r->session, &ops[i]), "");
         else if (ops[i].result != FAR_ERR_EXISTS && ops[i].result != FAR_ERR_NOT_FOUND)
-            judge(r, ops[i].result, FAR_ERR_UNSUPPORTED, "a submitted operation");
+            check_call_result(r, ops[i].result, FAR_ERR_UNSUPPORTED, "a submitted operation");
 }
 
 
-static void operate(run *r) {
+static void run_operations(run *r) {
     char key[SCENE_KEY_BYTES], value[SCENE_VALUE_MAX];
     for (unsigned i = 0; i < 3; i++) {
         size_t key_bytes = scene_key(r->scene, SCENE_KEYS + i, key), bytes = scene_value(r->scene, i, 0, value);
@@ -185,7 +185,7 @@ static void operate(run *r) {
         CALL(r, far_put(r->session, r->index, key, key_bytes, value, bytes), 0);
         CALL(r, far_update(r->session, r->index, key, key_bytes, value, bytes), 0);
         CALL(r, far_get(r->session, r->index, key, key_bytes, value, sizeof(value), NULL), 0);
-        submit(r, key, key_bytes);
+        submit_operations(r, key, key_bytes);
     }
     CALL(r, far_scan(r->session, r->index, NULL, 0, NULL, 0, 20, ignore_pair, NULL), FAR_ERR_UNSUPPORTED);
 }
@@ -197,18 +197,18 @@ static int ignore_client(void *ctx, const far_client_info *client) {
 }
 
 
-static void survey(run *r) {
-    far_survey all;
-    CALL(r, far_pool_survey(r->session, &all), 0);
-    far_survey_free(&all);
+static void call_survey(run *r) {
+    far_snapshot all;
+    CALL(r, far_snapshot_take(r->session, &all), 0);
+    far_snapshot_free(&all);
 }
 
 
-static void look(run *r) {
+static void run_inspections(run *r) {
     far_pool_usage pool_usage;
     far_usage usage;
     far_index *again = NULL;
-    survey(r);
+    call_survey(r);
     CALL(r, far_pool_clients(r->session, ignore_client, NULL), 0);
     CALL(r, far_index_pairs(r->session, r->index, ignore_pair, NULL), 0);
     CALL(r, far_index_open_or_create(r->session, "index", r->scene->kind, NULL, &again), 0);
@@ -221,15 +221,15 @@ static void look(run *r) {
 }
 
 
-/* Every call, as far as the calls before it made what it needs. */
-static void run_all(run *r) {
+/* Runs every call, as far as the earlier calls have provided its arguments. */
+static void run_all_calls(run *r) {
     if (CALL(r, far_pool_open(RIG_URI, &rig_options, &r->pool), 0) >= 0 &&
         CALL(r, far_session_open(r->pool, &r->session), 0) >= 0) {
         CALL(r, far_index_open(r->session, "index", &r->index), 0);
         CALL(r, far_index_create(r->session, "other", r->scene->kind, NULL, &r->made), 0);
         if (r->index) {
-            operate(r);
-            look(r);
+            run_operations(r);
+            run_inspections(r);
         }
         for (unsigned i = 0; i < 4; i++)
             CALL(r, far_pool_poll(r->pool), 0);
@@ -243,21 +243,21 @@ static void run_all(run *r) {
 }
 
 
-static int tell_problem(void *ctx, const char *what) {
+static int print_problem(void *ctx, const char *what) {
     print_error("%s\n", what);
     ++*(unsigned *)ctx;
     return 0;
 }
 
 
-/* What the failures left is healed, and nothing is wrong then. */
-static unsigned problems_left(void) {
+/* Repairs the pool after the failures. Returns the number of problems that remain, which must be 0. */
+static unsigned repair_and_count_problems(void) {
     far_pool *pool = NULL;
     far_session *session = NULL;
     unsigned problems = 0;
-    rig_allow(UINT64_MAX);
+    rig_limit_verbs(UINT64_MAX);
     if (far_pool_open(RIG_URI, &rig_options, &pool) < 0 || far_session_open(pool, &session) < 0 ||
-        far_pool_check(session, 1, tell_problem, &problems) < 0)
+        far_pool_check(session, 1, print_problem, &problems) < 0)
         problems++;
     far_session_close(session);
     far_pool_close(pool);
@@ -265,64 +265,64 @@ static unsigned problems_left(void) {
 }
 
 
-static unsigned fail_one(const scene *s, uint64_t n, bool from_then_on) {
+static unsigned run_with_failure(const scene *s, uint64_t n, bool from_then_on) {
     run r = {.scene = s};
     rig_seed(n);
-    rig_restore(s->image);
+    rig_restore_pool(s->image);
     int64_t live = heap.live;
     heap.count = 0;
     heap.from_then_on = from_then_on;
     heap.fail_at = n;
-    run_all(&r);
+    run_all_calls(&r);
     uint64_t count = heap.count;
     heap.fail_at = 0;
     if (heap.live != live) {
-        print_error("%s, allocation %llu%s fails: %lld blocks are lost\n", s->kind, (unsigned long long)n,
+        print_error("%s, allocation %llu%s fails: %lld blocks are leaked\n", s->kind, (unsigned long long)n,
                     from_then_on ? " and all later" : "", (long long)(heap.live - live));
         r.wrong++;
     }
-    r.wrong += problems_left();
-    assert_true(n == 0 || n <= count); /* it came to that */
+    r.wrong += repair_and_count_problems();
+    assert_true(n == 0 || n <= count); /* The run must have reached the allocation that was to fail. */
     return r.wrong;
 }
 
 
 static uint64_t count_allocations(const scene *s) {
-    assert_int_equal(fail_one(s, 0, false), 0);
+    assert_int_equal(run_with_failure(s, 0, false), 0);
     run r = {.scene = s};
-    rig_restore(s->image);
+    rig_restore_pool(s->image);
     heap.count = 0;
-    run_all(&r);
+    run_all_calls(&r);
     return heap.count;
 }
 
 
-static unsigned fail_each(const char *kind) {
+static unsigned fail_each_allocation(const char *kind) {
     scene s;
     unsigned wrong = 0;
     scene_make(&s, kind, "", false, 1);
     uint64_t least = count_allocations(&s);
-    for (uint64_t n = 1; n < least * 9 / 10; n += every) { /* what is random makes a few more or less */
-        wrong += fail_one(&s, n, false);
-        wrong += fail_one(&s, n + every / 2, true);
+    /* The loop ends at nine tenths of the count, because random decisions make the number of allocations differ
+     * slightly between runs. */
+    for (uint64_t n = 1; n < least * 9 / 10; n += every) {
+        wrong += run_with_failure(&s, n, false);
+        wrong += run_with_failure(&s, n + every / 2, true);
     }
     scene_free(&s);
     return wrong;
 }
 
 
-static void calls_without_memory_say_so(void **state) {
-    (void)state;
+TEST(calls_without_memory_report_it) {
     unsigned wrong = 0;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (!only_kind || strcmp(only_kind, kinds[i]) == 0)
-            wrong += fail_each(kinds[i]);
+            wrong += fail_each_allocation(kinds[i]);
     assert_int_equal(wrong, 0);
 }
 
 
-int main(int argc, char **argv) {
-    static const struct CMUnitTest tests[] = {cmocka_unit_test(calls_without_memory_say_so)};
+TEST_ARGUMENTS(argc, argv) {
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--kind") == 0)
             only_kind = argv[i + 1];
@@ -330,8 +330,8 @@ int main(int argc, char **argv) {
             every = (unsigned)strtoul(argv[i + 1], NULL, 10);
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
-    rig_start();
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    rig_end();
-    return failed;
+    return TEST_CONTINUE;
 }
+
+
+TEST_GROUP(rig_start, rig_end);

@@ -1,22 +1,20 @@
-/* The commands on damaged pools: each ends within bounded work, with a status and, where it fails, with words; and what
- * check calls sound, or has repaired, none of them stumbles over.
+/* Tests of the commands on damaged pools. They prove that each command ends within bounded work, with a defined exit
+ * status and, if it fails, with a message; and that no command fails on a pool that check reports as sound or repaired.
  *
- * test_damaged_commands [--kind KIND] [--seeds FIRST..LAST] [--verbose]      `make fuzz` runs more of them
+ * test_damaged_commands [--kind KIND] [--seeds FIRST..LAST] [--verbose]      `make fuzz` runs more seeds
  *
- * They run in this process, one after the other, each opening the pool anew: they are told of a shm pool, and get the
- * rig's memory (linked with --wrap=far_shm_open_existing and --wrap=far_pool_open). */
-#include "cli/cli.h"
+ * The commands run in this process, one after the other, and each opens the pool again. They are given the name of a
+ * shm pool, and get the memory of the rig (the program is linked with --wrap=far_shm_open_existing and
+ * --wrap=far_pool_open). */
 #include "damage_seeds.h"
+#include "test.h"
+#include "tools/farindex/commands.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #define SEED_FIRST 1
-#define SEED_LAST  16 /* of each kind */
+#define SEED_LAST  16 /* last seed for each kind of index */
 #define VERBS_MAX  200000
 #define WORDS_MAX  12
 #define LINE_BYTES 160
@@ -25,19 +23,19 @@ static const char *const layouts[2] = {"", "checksum=on"};
 static damage_seeds seeds = {SEED_FIRST, SEED_LAST, NULL};
 static bool verbose;
 
-/* One damaged pool. */
+/* State of a trial with one damaged pool. */
 typedef struct trial {
     const scene *scene;
     uint64_t seed;
     damage damage;
     char key[SCENE_KEY_BYTES];
-    bool sound; /* the last check ended with 0 */
+    bool sound; /* true if the last check exited with status 0 */
     unsigned failures;
-    char said[1024]; /* by the last command, how it began */
+    char said[1024]; /* beginning of the last command's output */
 } trial;
 
 
-/* ---- Between the commands and the rig ---- */
+/* ---- Connecting the commands to the rig ---- */
 
 int __wrap_far_local_open(const char *rest, far_fabric **fabric);
 int __wrap_far_shm_open_existing(const char *rest, far_fabric **fabric);
@@ -51,7 +49,7 @@ int __wrap_far_shm_open_existing(const char *rest, far_fabric **fabric) {
 }
 
 
-/* Without a thread: in virtual time there is only this one. */
+/* opens the pool without a housekeeping thread, because virtual time supports only one thread */
 int __wrap_far_pool_open(const char *uri, const far_pool_options *options, far_pool **pool) {
     far_pool_options alone = options ? *options : (far_pool_options){0};
     alone.no_thread = 1;
@@ -59,17 +57,17 @@ int __wrap_far_pool_open(const char *uri, const far_pool_options *options, far_p
 }
 
 
-/* ---- Running one ---- */
+/* ---- Running a command ---- */
 
-static void complain(trial *t, const char *line, const char *what, const char *words) {
+static void report_failure(trial *t, const char *line, const char *what, const char *words) {
     printf("%s%s seed %llu: %s: %s: %s [%s]\n", t->scene->kind, t->scene->crashed ? " crashed" : "",
            (unsigned long long)t->seed, line, what, words, t->damage.words);
     t->failures++;
 }
 
 
-/* The words of a line, with KEY for the key. */
-static int split(trial *t, char *line, char **argv) {
+/* Splits a line into words, and replaces KEY by the key of the trial. */
+static int split_line(trial *t, char *line, char **argv) {
     int argc = 0;
     for (char *word = strtok(line, " "); word && argc < WORDS_MAX; word = strtok(NULL, " "))
         argv[argc++] = strcmp(word, "KEY") == 0 ? t->key : word;
@@ -77,8 +75,8 @@ static int split(trial *t, char *line, char **argv) {
 }
 
 
-/* What it prints goes to `said`. */
-static int run_quietly(int argc, char **argv, FILE *said) {
+/* Redirects the output of the command to `said`. */
+static int run_with_output(int argc, char **argv, FILE *said) {
     FILE *out = stdout, *err = stderr;
     stdout = stderr = said;
     int status = cli_run(argc, argv);
@@ -89,42 +87,42 @@ static int run_quietly(int argc, char **argv, FILE *said) {
 }
 
 
-static int run(trial *t, const char *command) {
+static int run_command(trial *t, const char *command) {
     char line[LINE_BYTES], *argv[WORDS_MAX + 1] = {NULL};
     char *text = NULL;
     size_t size = 0;
     FILE *said = open_memstream(&text, &size);
     assert_non_null(said);
     snprintf(line, sizeof(line), "%s --pool shm:/damaged", command);
-    int argc = split(t, line, argv);
-    rig_allow(VERBS_MAX);
-    int status = run_quietly(argc, argv, said);
+    int argc = split_line(t, line, argv);
+    rig_limit_verbs(VERBS_MAX);
+    int status = run_with_output(argc, argv, said);
     fclose(said);
     if (verbose)
-        printf("  %s: %d (%llu verbs) %s\n", command, status, (unsigned long long)rig_posted(), text);
-    if (rig_is_cut())
-        complain(t, command, "hangs", text);
+        printf("  %s: %d (%llu verbs) %s\n", command, status, (unsigned long long)rig_posted_verbs(), text);
+    if (rig_limit_is_exceeded())
+        report_failure(t, command, "hangs", text);
     else if (status != CLI_DONE && status != CLI_NOT_FOUND && status != CLI_FAILED)
-        complain(t, command, "a status that is none", text);
+        report_failure(t, command, "undefined exit status", text);
     else if (status != CLI_DONE && text[0] == 0)
-        complain(t, command, "failed without a word", "");
+        report_failure(t, command, "failed without a message", "");
     else if (status == CLI_FAILED && t->sound && !strstr(text, "has no order to scan in"))
-        complain(t, command, "check is content, but", text);
+        report_failure(t, command, "check reports no problem, but", text);
     snprintf(t->said, sizeof(t->said), "%s", text);
     free(text);
     return status;
 }
 
 
-static void run_each(trial *t, const char *const *commands) {
+static void run_commands(trial *t, const char *const *commands) {
     for (; *commands; commands++)
-        run(t, *commands);
+        run_command(t, *commands);
 }
 
 
-/* ---- All of them ---- */
+/* ---- All commands ---- */
 
-static unsigned try_seed(const scene *s, uint64_t seed) {
+static unsigned run_trial(const scene *s, uint64_t seed) {
     static const char *const readers[] = {
         "list",       "list --json",  "get index KEY", "scan index --limit 20", "dump index",  "stat",
         "stat index", "stat --exact", "evict --list",  "top --prometheus",      "check index", NULL};
@@ -140,28 +138,27 @@ static unsigned try_seed(const scene *s, uint64_t seed) {
     far_random random;
     far_random_seed(&random, seed);
     rig_seed(seed);
-    rig_restore(s->image);
+    rig_restore_pool(s->image);
     t.key[scene_key(s, 4 * (unsigned)far_random_below(&random, 30), t.key)] = 0;
     scene_damage(s, &random, &t.damage);
     if (verbose)
         printf("%s seed %llu: %s\n", s->kind, (unsigned long long)seed, t.damage.words);
-    t.sound = run(&t, "check") == CLI_DONE;
-    run_each(&t, readers);
-    run_each(&t, writers);
+    t.sound = run_command(&t, "check") == CLI_DONE;
+    run_commands(&t, readers);
+    run_commands(&t, writers);
     t.sound = false;
-    t.sound = run(&t, "check --repair") == CLI_DONE;
-    run_each(&t, readers);
-    run_each(&t, last);
+    t.sound = run_command(&t, "check --repair") == CLI_DONE;
+    run_commands(&t, readers);
+    run_commands(&t, last);
     t.sound = false;
-    t.sound = run(&t, "check --repair") == CLI_DONE;
-    run_each(&t, (const char *const[]){"create again dart", "put again KEY value", "drop again", NULL});
+    t.sound = run_command(&t, "check --repair") == CLI_DONE;
+    run_commands(&t, (const char *const[]){"create again dart", "put again KEY value", "drop again", NULL});
     return t.failures;
 }
 
 
-static void commands_end_and_say_what_is_wrong(void **state) {
-    (void)state;
-    assert_int_equal(damage_seeds_run(&seeds, layouts, try_seed), 0);
+TEST(commands_end_and_report_damage) {
+    assert_int_equal(damage_seeds_run(&seeds, layouts, run_trial), 0);
 }
 
 
@@ -170,51 +167,51 @@ static void commands_end_and_say_what_is_wrong(void **state) {
 enum { TO_ZERO, TO_ONES, FLIP_A_BIT, HOWS };
 
 
-/* What never changes: refused by all, restored by check --repair. What changes: each command ends, and where check is content
- * the pool works. */
+/* Damages one word of the superblock and runs commands. If the word is a constant, check reports the damage and check
+ * --repair restores it. Otherwise each command ends, and if check reports no problem the pool works. */
 static unsigned damage_superblock(const scene *s, far_addr addr, unsigned how, bool constant) {
     trial t = {.scene = s, .seed = addr};
     uint64_t word;
     rig_seed(addr);
-    rig_restore(s->image);
+    rig_restore_pool(s->image);
     t.key[scene_key(s, 0, t.key)] = 0;
     memcpy(&word, rig_memory(far_addr_node(addr)) + far_addr_offset(addr), 8);
     uint64_t others[HOWS] = {0, UINT64_MAX, word ^ 1ull << (17 + addr) % 64};
     if (others[how] == word)
         return 0;
     damage_word(&t.damage, addr, others[how]);
-    int before = run(&t, "check"), repair = run(&t, "check --repair");
+    int before = run_command(&t, "check"), repair = run_command(&t, "check --repair");
     if (constant && before != CLI_FAILED)
-        complain(&t, "check", "does not name it", "");
+        report_failure(&t, "check", "does not report the damage", "");
     if (constant && (repair != CLI_DONE || !strstr(t.said, ": restored")))
-        complain(&t, "check --repair", "does not restore it, or does not say so", t.said);
+        report_failure(&t, "check --repair", "does not restore the word, or does not report it", t.said);
     t.sound = repair == CLI_DONE;
-    run_each(&t, (const char *const[]){"check", "list", "get index KEY", "put index KEY value", NULL});
+    run_commands(&t, (const char *const[]){"check", "list", "get index KEY", "put index KEY value", NULL});
     return t.failures;
 }
 
 
-/* Two words: nobody can tell what they were, and check --repair says so. */
+/* Damages two words of the superblock. The other words do not determine the values of these two, and check --repair
+ * reports that. */
 static unsigned damage_two_words(const scene *s) {
     trial t = {.scene = s};
     uint64_t zeroes[2] = {0};
-    rig_restore(s->image);
+    rig_restore_pool(s->image);
     memcpy(rig_memory(0) + FAR_SUPER_POOL_ID, zeroes, sizeof(zeroes));
-    if (run(&t, "check --repair") != CLI_FAILED || !strstr(t.said, "cannot be restored"))
-        complain(&t, "check --repair", "does not say that it cannot", "");
+    if (run_command(&t, "check --repair") != CLI_FAILED || !strstr(t.said, "cannot be restored"))
+        report_failure(&t, "check --repair", "does not report that it cannot restore the words", "");
     return t.failures;
 }
 
 
-static void a_damaged_superblock_is_restored_or_named(void **state) {
+TEST(a_damaged_superblock_is_restored_or_reported) {
     static scene s;
     unsigned failures = 0;
-    (void)state;
     scene_make(&s, "dart", "", false, 1);
     for (unsigned how = 0; how < HOWS; how++) {
         for (far_addr addr = 0; addr <= FAR_SUPER_CHECK; addr += 8)
             failures += damage_superblock(&s, addr, how, true);
-        for (far_addr addr = FAR_SUPER_EPOCH; addr <= FAR_SUPER_REFUTED; addr += 8)
+        for (far_addr addr = FAR_SUPER_EPOCH; addr <= FAR_SUPER_FABRIC_RECORD; addr += 8)
             failures += damage_superblock(&s, addr, how, false);
         for (unsigned n = 0; n < RIG_NODES; n++)
             failures += damage_superblock(&s, FAR_SUPER_NODE_TABLE + 8 * n, how, true);
@@ -227,40 +224,43 @@ static void a_damaged_superblock_is_restored_or_named(void **state) {
 }
 
 
-/* ---- What a repair says ---- */
+/* ---- The output of a repair ---- */
 
-typedef struct repair { /* what is to be said after one word was damaged */
+typedef struct repair { /* the expected output after a damage of one word */
     far_addr addr;
     uint64_t word;
     int status;
-    const char *found, *repaired, *left; /* by a check, a repair, and a repair in JSON */
+    /* expected texts in the output of a check (`found`), of a repair (`repaired`), and of a repair with --json (`left`)
+     */
+    const char *found, *repaired, *left;
 } repair;
 
 
-static void says(trial *t, const char *command, int status, const char *words) {
-    assert_int_equal(run(t, command), status);
+static void assert_command_prints(trial *t, const char *command, int status, const char *words) {
+    assert_int_equal(run_command(t, command), status);
     if (!strstr(t->said, words))
         fail_msg("%s: no '%s' in '%s'", command, words, t->said);
-    assert_null(strstr(t->said, "index: index")); /* its name, twice */
+    assert_null(strstr(t->said, "index: index")); /* The message must not contain the name of the index twice. */
 }
 
 
-static void repair_says(const scene *s, const repair *r) {
+static void assert_repair_prints(const scene *s, const repair *r) {
     for (unsigned json = 0; json < 2; json++) {
         trial t = {.scene = s};
-        rig_restore(s->image);
+        rig_restore_pool(s->image);
         damage_word(&t.damage, r->addr, r->word);
-        says(&t, "check", CLI_NOT_FOUND, r->found);
+        assert_command_prints(&t, "check", CLI_NOT_FOUND, r->found);
         if (json)
-            says(&t, "check --repair --json", r->status, r->left);
+            assert_command_prints(&t, "check --repair --json", r->status, r->left);
         else
-            says(&t, "check --repair", r->status, r->repaired);
-        says(&t, "check", r->status, r->status == CLI_DONE ? "check: 0 problems, 0 leaked bytes\n" : r->found);
+            assert_command_prints(&t, "check --repair", r->status, r->repaired);
+        assert_command_prints(&t, "check", r->status,
+                              r->status == CLI_DONE ? "check: 0 problems, 0 leaked bytes\n" : r->found);
     }
 }
 
 
-static const place *place_named(const scene *s, const char *name) {
+static const place *find_place(const scene *s, const char *name) {
     for (size_t i = 0; i < s->place_count; i++)
         if (strcmp(s->places[i].name, name) == 0)
             return &s->places[i];
@@ -269,10 +269,11 @@ static const place *place_named(const scene *s, const char *name) {
 }
 
 
-/* Of free objects, in one of the first blocks: without their bits nobody has them. */
-static far_addr some_free_bits(const scene *s) {
-    const place *bitmaps = place_named(s, "bitmaps");
-    rig_restore(s->image);
+/* Returns the address of a bitmap word that describes free objects in one of the first blocks. If the word is cleared,
+ * these objects are leaked. */
+static far_addr find_free_bits(const scene *s) {
+    const place *bitmaps = find_place(s, "bitmaps");
+    rig_restore_pool(s->image);
     for (size_t i = 0; i < bitmaps->count; i++)
         for (far_addr at = bitmaps->objects[i].addr; at < bitmaps->objects[i].addr + 32768; at += 8) {
             uint64_t word;
@@ -285,22 +286,22 @@ static far_addr some_free_bits(const scene *s) {
 }
 
 
-static void all_is_given_back(const scene *s, const repair *r) {
+static void assert_leak_is_repaired(const scene *s, const repair *r) {
     unsigned long long leaked = 0, repaired = 0;
     trial t = {.scene = s};
-    rig_restore(s->image);
+    rig_restore_pool(s->image);
     damage_word(&t.damage, r->addr, r->word);
-    run(&t, "check --repair");
+    run_command(&t, "check --repair");
     assert_int_equal(sscanf(t.said, "check: 0 problems, %llu leaked bytes, %llu repaired\n", &leaked, &repaired), 2);
     assert_true(leaked > 0);
     assert_int_equal(repaired, leaked);
 }
 
 
-/* What can be repaired, what cannot, and memory that nobody has, which is no problem of the structure. */
-static void a_repair_says_whether_all_is_well(void **state) {
+/* Proves that the output distinguishes three damages: one that can be repaired, one that cannot, and leaked memory,
+ * which is no structural problem. */
+TEST(a_repair_reports_remaining_problems) {
     static scene s;
-    (void)state;
     scene_make(&s, "dart", "", false, 1);
     const repair number = {FAR_SUPER_NEXT_UID,
                            0,
@@ -308,33 +309,30 @@ static void a_repair_says_whether_all_is_well(void **state) {
                            "check: 1 problems, 0 leaked bytes\n",
                            "the problems are repaired",
                            "\"leaked\":0,\"repaired\":0,\"left\":0}"};
-    const repair root = {place_named(&s, "dart type 0")->objects[0].addr,
+    const repair root = {find_place(&s, "dart type 0")->objects[0].addr,
                          0,
                          CLI_NOT_FOUND,
                          "check: 1 problems",
                          "the problems cannot be repaired",
                          "\"left\":1}"};
-    const repair leak = {some_free_bits(&s), 0, CLI_DONE, "check: 0 problems, ", " repaired\n", ",\"left\":0}"};
-    repair_says(&s, &number);
-    repair_says(&s, &root);
-    repair_says(&s, &leak);
-    all_is_given_back(&s, &leak);
+    const repair leak = {find_free_bits(&s), 0, CLI_DONE, "check: 0 problems, ", " repaired\n", ",\"left\":0}"};
+    assert_repair_prints(&s, &number);
+    assert_repair_prints(&s, &root);
+    assert_repair_prints(&s, &leak);
+    assert_leak_is_repaired(&s, &leak);
     scene_free(&s);
 }
 
 
-int main(int argc, char **argv) {
-    static const struct CMUnitTest tests[] = {cmocka_unit_test(commands_end_and_say_what_is_wrong),
-                                              cmocka_unit_test(a_repair_says_whether_all_is_well),
-                                              cmocka_unit_test(a_damaged_superblock_is_restored_or_named)};
+TEST_ARGUMENTS(argc, argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         int taken = damage_seeds_argument(&seeds, argc - i, argv + i);
         i += taken > 0 ? taken - 1 : 0;
         verbose |= taken == 0 && strcmp(argv[i], "--verbose") == 0;
     }
-    rig_start();
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    rig_end();
-    return failed;
+    return TEST_CONTINUE;
 }
+
+
+TEST_GROUP(rig_start, rig_end);

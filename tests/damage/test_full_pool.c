@@ -1,18 +1,15 @@
-/* A pool that is full: no insert finds room, and yet updates of the same size and deletes work in every kind, the pool
- * can be checked and repaired, and everything can be closed. */
+/* Tests of a full pool. They prove that, although no insert finds memory, updates of the same size and deletes work in
+ * every kind, the pool can be checked and repaired, and everything can be closed. */
 #include "base/error.h"
 #include "client/op.h"
 #include "scene.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #define KEYS_MAX 200000
-#define LOOKED   50 /* keys that are written again */
+#define LOOKED   50 /* number of keys that are written again */
 
 typedef struct full {
     far_pool *pool;
@@ -29,7 +26,7 @@ static size_t make_value(const full *f, unsigned number, unsigned version, char 
 }
 
 
-static void fill(full *f) {
+static void fill_pool(full *f) {
     char key[SCENE_KEY_BYTES], value[2048];
     int err = FAR_OK;
     while (err == FAR_OK) {
@@ -42,7 +39,7 @@ static void fill(full *f) {
 }
 
 
-static void check_version(full *f, const char *key, size_t key_bytes, unsigned number, unsigned version) {
+static void assert_value_version(full *f, const char *key, size_t key_bytes, unsigned number, unsigned version) {
     char value[2048], right[2048];
     size_t bytes, right_bytes = make_value(f, number, version, right);
     assert_int_equal(far_get(f->session, f->index, key, key_bytes, value, sizeof(value), &bytes), FAR_OK);
@@ -51,12 +48,14 @@ static void check_version(full *f, const char *key, size_t key_bytes, unsigned n
 }
 
 
-/* Some of the keys. Between any two of them an insert is refused: it does not take what the next one needs. */
-static unsigned write_again(full *f, far_op_kind how, unsigned version) {
+/* Writes some keys again. Between these writes an insert fails for lack of memory, which must not take the memory that
+ * the next write needs. */
+static unsigned rewrite_keys(full *f, far_op_kind how, unsigned version) {
     char key[SCENE_KEY_BYTES], value[2048];
     unsigned done = 0;
     for (unsigned i = 0; i < LOOKED; i++) {
-        unsigned number = i * f->stride + (how != FAR_OP_DELETE); /* not those that were deleted */
+        /* The keys that are deleted are different from those that are written. */
+        unsigned number = i * f->stride + (how != FAR_OP_DELETE);
         size_t key_bytes = (size_t)snprintf(key, sizeof(key), "key %06u", number);
         size_t bytes = make_value(f, number, version, value);
         int err = how == FAR_OP_UPDATE ? far_update(f->session, f->index, key, key_bytes, value, bytes)
@@ -66,22 +65,22 @@ static unsigned write_again(full *f, far_op_kind how, unsigned version) {
         if (err != FAR_OK)
             print_error("key %u: %s\n", number, far_last_error());
         else if (how != FAR_OP_DELETE)
-            check_version(f, key, key_bytes, number, version);
+            assert_value_version(f, key, key_bytes, number, version);
         if (how != FAR_OP_DELETE && i % 10 == 0)
-            fill(f);
+            fill_pool(f);
     }
     return done;
 }
 
 
-static int tell_problem(void *ctx, const char *what) {
+static int print_problem(void *ctx, const char *what) {
     (void)ctx;
     print_error("%s\n", what);
     return 0;
 }
 
 
-static void open_full(full *f, const char *kind, const char *options) {
+static void open_empty_pool(full *f, const char *kind, const char *options) {
     for (unsigned n = 0; n < RIG_NODES; n++)
         memset(rig_memory(n), 0, RIG_BYTES);
     rig_seed(1);
@@ -91,44 +90,43 @@ static void open_full(full *f, const char *kind, const char *options) {
 }
 
 
-static void run(const char *kind, const char *options, size_t value_bytes) {
+static void work_on_full_pool(const char *kind, const char *options, size_t value_bytes) {
     full f = {.value_bytes = value_bytes};
-    open_full(&f, kind, options);
-    fill(&f);
+    open_empty_pool(&f, kind, options);
+    fill_pool(&f);
     f.stride = f.keys / LOOKED;
     print_message("%s, values of %zu bytes: full with %u keys\n", kind, value_bytes, f.keys);
-    assert_int_equal(write_again(&f, FAR_OP_UPDATE, 1), LOOKED);
-    assert_int_equal(far_pool_check(f.session, 1, tell_problem, NULL), 0);
-    assert_int_equal(write_again(&f, FAR_OP_PUT, 2), LOOKED);
-    assert_int_equal(write_again(&f, FAR_OP_DELETE, 0), LOOKED);
-    assert_int_equal(write_again(&f, FAR_OP_UPDATE, 3), LOOKED);
-    assert_int_equal(far_pool_check(f.session, 1, tell_problem, NULL), 0);
+    assert_int_equal(rewrite_keys(&f, FAR_OP_UPDATE, 1), LOOKED);
+    assert_int_equal(far_pool_check(f.session, 1, print_problem, NULL), 0);
+    assert_int_equal(rewrite_keys(&f, FAR_OP_PUT, 2), LOOKED);
+    assert_int_equal(rewrite_keys(&f, FAR_OP_DELETE, 0), LOOKED);
+    assert_int_equal(rewrite_keys(&f, FAR_OP_UPDATE, 3), LOOKED);
+    assert_int_equal(far_pool_check(f.session, 1, print_problem, NULL), 0);
     far_index_close(f.index);
     assert_int_equal(far_index_drop(f.session, "index"), 0);
-    assert_int_equal(far_pool_check(f.session, 0, tell_problem, NULL), 0);
+    assert_int_equal(far_pool_check(f.session, 0, print_problem, NULL), 0);
     far_session_close(f.session);
     far_pool_close(f.pool);
 }
 
 
-static void a_full_pool_can_be_worked_on(void **state) {
+TEST_FUNCTION(a_full_pool_can_be_worked_on) {
     static const size_t sizes[] = {1, 8, 100, 2000};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-        run(*state, NULL, sizes[i]);
+        work_on_full_pool(*state, NULL, sizes[i]);
 }
 
 
-/* With a small directory the inserts that follow the deletes need a node when only the leaf is free that is held back
- * for updates. */
-static void inserts_do_not_take_the_last_leaf_for_a_node(void **state) {
-    (void)state;
-    run("dart", "directory_bits=12", 2000);
+/* Proves that inserts leave the last free leaf for updates. With a small directory, the inserts after the deletes need
+ * a node while only that reserved leaf is free. */
+TEST(inserts_leave_the_last_leaf_for_updates) {
+    work_on_full_pool("dart", "directory_bits=12", 2000);
 }
 
 
 enum { ABREAST = 32, ALL = 4000 };
 
-/* Keeps updates and puts of one absent key in flight, until so many ended. */
+/* Keeps updates and puts of one absent key in flight until ALL operations have ended. */
 static void write_an_absent_key(full *f) {
     far_op ops[ABREAST], *op, *done[ABREAST];
     char value[2048];
@@ -151,14 +149,14 @@ static void write_an_absent_key(full *f) {
 }
 
 
-/* A put that finds no memory tries an update, which may be served with another's, and then is a put again: it needs the
- * pin that it waited without. */
-static void writes_in_flight_are_refused_in_a_full_pool(void **state) {
+/* A put that finds no memory becomes an update, which may be merged with another operation, and then becomes a put
+ * again. The test proves that the put takes its pin again, which it dropped while it waited. */
+TEST_FUNCTION(writes_in_flight_are_refused_in_a_full_pool) {
     full f = {.value_bytes = 2000};
     assert_int_equal(far_pool_open("sim:seed=1,memory_nodes=1,size=16M", NULL, &f.pool), 0);
     assert_int_equal(far_session_open(f.pool, &f.session), 0);
     assert_int_equal(far_index_create(f.session, "index", *state, NULL, &f.index), 0);
-    fill(&f);
+    fill_pool(&f);
     write_an_absent_key(&f);
     far_index_close(f.index);
     far_session_close(f.session);
@@ -166,25 +164,26 @@ static void writes_in_flight_are_refused_in_a_full_pool(void **state) {
 }
 
 
-static int tell_full(far_task *t, void *arg) {
+static int report_full_pool(far_task *t, void *arg) {
     (void)arg;
-    return far_tell_full(t, far_fail(FAR_ERR_NO_MEMORY, "the pool has no room for 1 bytes"));
+    return far_describe_full_pool(t, far_fail(FAR_ERR_NO_MEMORY, "the pool has no room for 1 bytes"));
 }
 
 
-/* Why a pool is full is looked up once in a while: who goes on in it is not slowed down by that. */
-static void the_look_at_a_full_pool_is_rare(void **state) {
+/* Proves that clients determine only once in a while why a pool is full, so that this does not slow down the clients of
+ * a full pool. */
+TEST(a_full_pool_is_examined_rarely) {
     full f = {0};
-    (void)state;
-    open_full(&f, "dart", NULL);
+    open_empty_pool(&f, "dart", NULL);
     const uint64_t pause = 1100000000;
     for (unsigned i = 0; i < 6; i++) {
-        bool due = i % 3 == 0; /* the first, and the first after a pause */
+        bool due = i % 3 == 0; /* The examination is due the first time, and the first time after a pause. */
         if (due)
-            rig_pass_time(pause);
-        rig_allow(UINT64_MAX);
-        assert_int_equal(far_session_call(f.session, FAR_STATS_OTHER, false, tell_full, NULL), FAR_ERR_NO_MEMORY);
-        assert_int_equal(rig_posted() > 0, due);
+            rig_advance_time(pause);
+        rig_limit_verbs(UINT64_MAX);
+        assert_int_equal(far_session_call(f.session, FAR_STATS_OTHER, false, report_full_pool, NULL),
+                         FAR_ERR_NO_MEMORY);
+        assert_int_equal(rig_posted_verbs() > 0, due);
         assert_non_null(strstr(far_last_error(), "bytes are free"));
     }
     far_index_close(f.index);
@@ -193,21 +192,12 @@ static void the_look_at_a_full_pool_is_rare(void **state) {
 }
 
 
-int main(void) {
-    static const struct CMUnitTest tests[] = {
-        {"chime", a_full_pool_can_be_worked_on, NULL, NULL, "chime"},
-        {"dart", a_full_pool_can_be_worked_on, NULL, NULL, "dart"},
-        {"dolphin", a_full_pool_can_be_worked_on, NULL, NULL, "dolphin"},
-        {"shard", a_full_pool_can_be_worked_on, NULL, NULL, "shard"},
-        {"smart", a_full_pool_can_be_worked_on, NULL, NULL, "smart"},
-        {"chime in flight", writes_in_flight_are_refused_in_a_full_pool, NULL, NULL, "chime"},
-        {"shard in flight", writes_in_flight_are_refused_in_a_full_pool, NULL, NULL, "shard"},
-        {"smart in flight", writes_in_flight_are_refused_in_a_full_pool, NULL, NULL, "smart"},
-        cmocka_unit_test(inserts_do_not_take_the_last_leaf_for_a_node),
-        cmocka_unit_test(the_look_at_a_full_pool_is_rare),
-    };
-    rig_start();
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    rig_end();
-    return failed;
-}
+TEST_CASE(a_full_pool_can_be_worked_on, "chime", "chime");
+TEST_CASE(a_full_pool_can_be_worked_on, "dart", "dart");
+TEST_CASE(a_full_pool_can_be_worked_on, "dolphin", "dolphin");
+TEST_CASE(a_full_pool_can_be_worked_on, "shard", "shard");
+TEST_CASE(a_full_pool_can_be_worked_on, "smart", "smart");
+TEST_CASE(writes_in_flight_are_refused_in_a_full_pool, "chime in flight", "chime");
+TEST_CASE(writes_in_flight_are_refused_in_a_full_pool, "shard in flight", "shard");
+TEST_CASE(writes_in_flight_are_refused_in_a_full_pool, "smart in flight", "smart");
+TEST_GROUP(rig_start, rig_end);

@@ -1,26 +1,24 @@
-/* Waiting in vain: words that say that somebody is at work, while nobody is. Whoever waits for a change proves, by the
- * epochs that pass, that nobody alive will make it, and says FAR_ERR_CORRUPT after bounded work; check names it too. */
+/* Tests of waiting for a change that no client is making: damaged words claim that a change is in progress. The tests
+ * prove that a client which waits for such a change concludes, because epochs pass, that no live client makes the
+ * change, and fails with FAR_ERR_CORRUPT after bounded work; and that check reports the damage. */
 #include "index/chime/chime.h"
 #include "index/dart/dart.h"
 #include "index/dolphin/dolphin.h"
 #include "index/shard/shard.h"
 #include "index/smart/smart.h"
-#include "pool/catalog_layout.h"
-#include "pool/clients.h"
-#include "pool/epoch.h"
+#include "pool/catalog/layout.h"
+#include "pool/epoch/epoch.h"
+#include "pool/format/clients.h"
 #include "pool/handle.h"
 #include "scene.h"
-#include "task/patience.h"
+#include "task/progress.h"
 #include "task/session.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-#define VERBS_MAX 20000 /* of one call */
+#define VERBS_MAX 20000 /* largest number of verbs of one call */
 
 typedef struct stage {
     scene scene;
@@ -30,8 +28,8 @@ typedef struct stage {
 } stage;
 
 
-static void open_stage_again(stage *s) {
-    rig_allow(UINT64_MAX);
+static void reopen_stage(stage *s) {
+    rig_limit_verbs(UINT64_MAX);
     assert_int_equal(far_pool_open(RIG_URI, &rig_options, &s->pool), 0);
     assert_int_equal(far_session_open(s->pool, &s->session), 0);
     assert_int_equal(far_index_open(s->session, "index", &s->index), 0);
@@ -41,13 +39,13 @@ static void open_stage_again(stage *s) {
 static void open_stage(stage *s, const char *kind, const char *options) {
     *s = (stage){0};
     scene_make(&s->scene, kind, options, false, 1);
-    rig_restore(s->scene.image);
-    open_stage_again(s);
+    rig_restore_pool(s->scene.image);
+    reopen_stage(s);
 }
 
 
 static void close_stage(stage *s) {
-    rig_allow(UINT64_MAX);
+    rig_limit_verbs(UINT64_MAX);
     far_index_close(s->index);
     far_session_close(s->session);
     far_pool_close(s->pool);
@@ -60,7 +58,8 @@ static uint64_t *word_at(far_addr addr) {
 }
 
 
-/* A word of every object of that sort; of large ones every `step` bytes. */
+/* Changes the word at `offset` in every object of the sort. In large objects, the words at distances of `step` bytes
+ * after it are changed, too. */
 static void change_words_of(stage *s, const char *sort, uint64_t offset, uint64_t step, uint64_t clear, uint64_t set) {
     unsigned changed = 0;
     for (size_t i = 0; i < s->scene.place_count; i++)
@@ -90,73 +89,74 @@ static int ignore_problem(void *ctx, const char *what) {
 }
 
 
-static void is_corrupt(int64_t result) {
-    assert_false(rig_is_cut());
+static void assert_corrupt(int64_t result) {
+    assert_false(rig_limit_is_exceeded());
     assert_int_equal(result, FAR_ERR_CORRUPT);
     assert_true(far_last_error()[0] != 0);
 }
 
 
-static void get_in_vain(stage *s, unsigned number) {
+static void assert_get_is_corrupt(stage *s, unsigned number) {
     char key[SCENE_KEY_BYTES], value[SCENE_VALUE_MAX];
     size_t key_bytes = scene_key(&s->scene, number, key);
-    rig_allow(VERBS_MAX);
-    is_corrupt(far_get(s->session, s->index, key, key_bytes, value, sizeof(value), NULL));
+    rig_limit_verbs(VERBS_MAX);
+    assert_corrupt(far_get(s->session, s->index, key, key_bytes, value, sizeof(value), NULL));
 }
 
 
-static void scan_in_vain(stage *s) {
-    rig_allow(VERBS_MAX);
-    is_corrupt(far_scan(s->session, s->index, NULL, 0, NULL, 0, 0, ignore_pair, NULL));
+static void assert_scan_is_corrupt(stage *s) {
+    rig_limit_verbs(VERBS_MAX);
+    assert_corrupt(far_scan(s->session, s->index, NULL, 0, NULL, 0, 0, ignore_pair, NULL));
 }
 
 
-static void update_in_vain(stage *s, unsigned number) {
+static void assert_update_is_corrupt(stage *s, unsigned number) {
     char key[SCENE_KEY_BYTES], value[SCENE_VALUE_MAX];
     size_t key_bytes = scene_key(&s->scene, number, key), bytes = scene_value(&s->scene, number, 1, value);
-    rig_allow(VERBS_MAX);
-    is_corrupt(far_put(s->session, s->index, key, key_bytes, value, bytes));
+    rig_limit_verbs(VERBS_MAX);
+    assert_corrupt(far_put(s->session, s->index, key, key_bytes, value, bytes));
 }
 
 
-static void check_finds_it(stage *s) {
-    rig_allow(10 * VERBS_MAX);
+static void assert_check_reports(stage *s) {
+    rig_limit_verbs(10 * VERBS_MAX);
     assert_true(far_pool_check(s->session, 0, ignore_problem, NULL) != 0);
-    assert_false(rig_is_cut());
+    assert_false(rig_limit_is_exceeded());
 }
 
 
-static uint64_t tail_word(const stage *s, unsigned word) {
+static uint64_t chime_tail_offset_of(const stage *s, unsigned word) {
     return chime_tail_addr(chime_state_of(s->index), 0, word);
 }
 
 
-/* S says that the node is being changed, and its lock is free. */
-static void chime_is_busy_with_nobody(void **state) {
+/* S, the structure word of the node, says that the node is being changed, although the node's lock is free. */
+TEST_FUNCTION(chime_node_is_busy_without_a_client) {
     stage s;
     open_stage(&s, "chime", *state);
-    change_words(&s, "chime type 1", tail_word(&s, CHIME_TAIL_S), 0, 1);
-    get_in_vain(&s, SCENE_KEYS + 1); /* a key that is not there */
-    scan_in_vain(&s);
-    check_finds_it(&s);
+    change_words(&s, "chime type 1", chime_tail_offset_of(&s, CHIME_TAIL_S), 0, 1);
+    assert_get_is_corrupt(&s, SCENE_KEYS + 1); /* The get is for an absent key. */
+    assert_scan_is_corrupt(&s);
+    assert_check_reports(&s);
     close_stage(&s);
 }
 
 
-/* The lock names a client that lives, and does not hold it. */
-static void chime_is_locked_by_nobody(void **state) {
+/* The lock of the node names a live client that does not hold the lock. */
+TEST_FUNCTION(chime_node_is_locked_by_no_client) {
     stage s;
     open_stage(&s, "chime", *state);
     uint64_t lock = chime_lock_make(scene_owner(s.pool->team.own->id, 0), 1, 0);
-    change_words(&s, "chime type 1", tail_word(&s, CHIME_TAIL_S), 0, 1);
-    change_words(&s, "chime type 1", tail_word(&s, CHIME_TAIL_L), UINT64_MAX, lock);
-    get_in_vain(&s, SCENE_KEYS + 1);
-    scan_in_vain(&s);
-    update_in_vain(&s, 0);
-    check_finds_it(&s);
-    change_words(&s, "chime type 1", tail_word(&s, CHIME_TAIL_S), 1, 0); /* it died before it changed anything */
-    update_in_vain(&s, 0);
-    check_finds_it(&s);
+    change_words(&s, "chime type 1", chime_tail_offset_of(&s, CHIME_TAIL_S), 0, 1);
+    change_words(&s, "chime type 1", chime_tail_offset_of(&s, CHIME_TAIL_L), UINT64_MAX, lock);
+    assert_get_is_corrupt(&s, SCENE_KEYS + 1);
+    assert_scan_is_corrupt(&s);
+    assert_update_is_corrupt(&s, 0);
+    assert_check_reports(&s);
+    change_words(&s, "chime type 1", chime_tail_offset_of(&s, CHIME_TAIL_S), 1,
+                 0); /* The node is as if the client had failed before its first change. */
+    assert_update_is_corrupt(&s, 0);
+    assert_check_reports(&s);
     close_stage(&s);
 }
 
@@ -168,89 +168,89 @@ static uint64_t dolphin_root_of(const stage *s) {
 }
 
 
-static uint64_t stranger(const stage *s) { /* a lock of a node: a client that lives has it, it says */
+static uint64_t
+dolphin_lock_of_living_client(const stage *s) { /* Returns a node's lock word that names a live client. */
     return scene_owner(s->pool->team.own->id, 0) << DOLPHIN_OWNER_SHIFT;
 }
 
 
-/* Many new keys, so that some change the structure: at least one of them waits in vain. */
-static void insert_many_in_vain(stage *s) {
+/* Inserts many new keys; some inserts change the structure. At least one insert must fail as corrupt. */
+static void assert_inserts_end_corrupt(stage *s) {
     char key[SCENE_KEY_BYTES], value[SCENE_VALUE_MAX];
     int64_t result = 0;
     for (unsigned i = SCENE_KEYS; i < SCENE_KEYS + 2000 && result == 0; i++) {
         size_t key_bytes = scene_key(&s->scene, i, key), bytes = scene_value(&s->scene, i, 1, value);
-        rig_allow(VERBS_MAX);
+        rig_limit_verbs(VERBS_MAX);
         result = far_put(s->session, s->index, key, key_bytes, value, bytes);
     }
-    is_corrupt(result);
+    assert_corrupt(result);
 }
 
 
-static void dolphin_root_is_locked_by_nobody(void **state) {
+TEST_FUNCTION(dolphin_root_is_locked_by_no_client) {
     stage s;
     open_stage(&s, "dolphin", *state);
     for (unsigned i = 0; i < 256; i++)
-        *word_at(dolphin_root_of(&s) + DOLPHIN_ROOT_LOCKS + 8ull * i) |= stranger(&s);
-    insert_many_in_vain(&s);
-    check_finds_it(&s);
+        *word_at(dolphin_root_of(&s) + DOLPHIN_ROOT_LOCKS + 8ull * i) |= dolphin_lock_of_living_client(&s);
+    assert_inserts_end_corrupt(&s);
+    assert_check_reports(&s);
     close_stage(&s);
 }
 
 
-static void dolphin_nodes_are_locked_by_nobody(void **state) {
+TEST_FUNCTION(dolphin_nodes_are_locked_by_no_client) {
     stage s;
     open_stage(&s, "dolphin", *state);
-    change_words(&s, "dolphin type 1", 0, 0, stranger(&s));
-    insert_many_in_vain(&s);
-    check_finds_it(&s);
+    change_words(&s, "dolphin type 1", 0, 0, dolphin_lock_of_living_client(&s));
+    assert_inserts_end_corrupt(&s);
+    assert_check_reports(&s);
     close_stage(&s);
 }
 
 
-/* sync=exclusive. */
-static void dolphin_leaves_are_locked_by_nobody(void **state) {
+/* With the option sync=exclusive, each leaf has a lock of its own. */
+TEST_FUNCTION(dolphin_leaves_are_locked_by_no_client) {
     stage s;
     open_stage(&s, "dolphin", *state);
     change_words(&s, "dolphin type 2", DOLPHIN_LEAF_LOCK, UINT64_MAX, scene_owner(s.pool->team.own->id, 0));
-    update_in_vain(&s, 0);
-    check_finds_it(&s);
+    assert_update_is_corrupt(&s, 0);
+    assert_check_reports(&s);
     close_stage(&s);
 }
 
 
-/* A change of them is under way, it says, and nobody has the lock of their node. */
-static void dolphin_is_frozen_by_nobody(void **state) {
+/* The leaves are marked as frozen for a change, although the lock of their node is free. */
+TEST_FUNCTION(dolphin_leaf_is_frozen_by_no_client) {
     stage s;
     open_stage(&s, "dolphin", *state);
     change_words(&s, "dolphin type 2", 0, 0, DOLPHIN_FROZEN);
-    update_in_vain(&s, 0);
-    check_finds_it(&s);
+    assert_update_is_corrupt(&s, 0);
+    assert_check_reports(&s);
     close_stage(&s);
 }
 
 
 /* ---- shard ---- */
 
-static void shard_is_locked_by_nobody(void **state) {
+TEST_FUNCTION(shard_bucket_is_locked_by_no_client) {
     stage s;
     open_stage(&s, "shard", *state);
     unsigned id = s.pool->team.own->id;
     bool inlined = shard_state_of(s.index)->inlined;
     change_words_of(&s, "shard type 2", 8ull * (inlined ? SHARD_I_K : SHARD_P_HEADER), SHARD_BUCKET_BYTES,
                     inlined ? UINT64_MAX : 0, inlined ? shard_k(id, 0) : shard_header_locked(0, id, SHARD_OP_SPLIT));
-    insert_many_in_vain(&s);
-    check_finds_it(&s);
+    assert_inserts_end_corrupt(&s);
+    assert_check_reports(&s);
     close_stage(&s);
 }
 
 
-/* Tables of levels 2 and 3 are said to be among free entries of the registry: zeroes are sound in both. What is put there
- * would make clients of it. */
-static void shard_is_led_into_the_registry(void **state) {
+/* The addresses of the tables of levels 2 and 3 are damaged and point to unused registry entries, whose zeroes are
+ * valid as table words. Proves that no insert writes there, which would create clients. */
+TEST(shard_tables_point_into_the_registry) {
     stage s;
-    (void)state;
     open_stage(&s, "shard", "partitions=1,bits=1,slots=2,l2_slots=1");
-    far_addr tables = shard_known(&shard_state_of(s.index)->part[0].body, 0) + 8 * SHARD_BODY_L2,
+    far_addr tables = shard_cached_word(&shard_state_of(s.index)->part[0].directory, 0) + 8 * SHARD_DIR_L2,
              entry = far_client_entry(s.pool->geometry.session_slots / 2);
     char *registry = rig_memory(0) + far_addr_offset(entry), before[4096];
     memcpy(before, registry, sizeof(before));
@@ -258,16 +258,16 @@ static void shard_is_led_into_the_registry(void **state) {
     for (unsigned i = 0; i < 4; i++)
         *word_at(tables + 8 * i) = entry | (*word_at(tables + 8 * i) & ~shard_mask(48));
     assert_int_equal(far_index_open(s.session, "index", &s.index), 0);
-    insert_many_in_vain(&s);
+    assert_inserts_end_corrupt(&s);
     assert_memory_equal(registry, before, sizeof(before));
-    check_finds_it(&s);
+    assert_check_reports(&s);
     close_stage(&s);
 }
 
 
 /* ---- smart ---- */
 
-/* The lock is the last word of a leaf. */
+/* Sets the lock word of every leaf, which is the last word of the leaf. */
 static void lock_leaves(stage *s, uint64_t lock) {
     for (size_t i = 0; i < s->scene.place_count; i++)
         for (size_t k = 0; strcmp(s->scene.places[i].name, "smart type 3") == 0 && k < s->scene.places[i].count; k++) {
@@ -277,37 +277,36 @@ static void lock_leaves(stage *s, uint64_t lock) {
 }
 
 
-/* It names a client that lives, and does not hold it; it names no record at all. */
-static void smart_is_locked_by_nobody(void **state) {
+/* The lock of each leaf names first a live client that does not hold the lock, and then no log record at all. */
+TEST_FUNCTION(smart_leaf_is_locked_by_no_client) {
     stage s;
     open_stage(&s, "smart", *state);
     lock_leaves(&s, SMART_LOCK_OWNER | scene_owner(s.pool->team.own->id, 0));
-    update_in_vain(&s, 0);
-    check_finds_it(&s);
+    assert_update_is_corrupt(&s, 0);
+    assert_check_reports(&s);
     lock_leaves(&s, 1);
-    update_in_vain(&s, 0);
-    check_finds_it(&s);
+    assert_update_is_corrupt(&s, 0);
+    assert_check_reports(&s);
     close_stage(&s);
 }
 
 
-/* ---- The rest ---- */
+/* ---- dart ---- */
 
-static void dart_is_locked_by_nobody(void **state) {
+TEST(dart_is_locked_by_no_client) {
     stage s;
-    (void)state;
     open_stage(&s, "dart", "lock_free=off");
     for (unsigned i = 0; i < DART_LOCKS; i++)
         change_words(&s, "dart type 4", 8ull * i, UINT64_MAX, scene_owner(s.pool->team.own->id, 0));
-    update_in_vain(&s, 0);
-    check_finds_it(&s);
+    assert_update_is_corrupt(&s, 0);
+    assert_check_reports(&s);
     close_stage(&s);
 }
 
 
-/* ---- Whoever holds a lock has a pin ---- */
+/* ---- A lock holder has a pin ---- */
 
-static void has_a_pin(void *arg) {
+static void assert_session_has_pin(void *arg) {
     const far_session_pins *pins = &((far_session *)arg)->pins;
     assert_true(pins->held[0] + pins->held[1] > 0);
 }
@@ -318,11 +317,11 @@ static int wait_for_epochs(far_task *t, void *arg) {
     uint64_t before, after;
     assert_int_equal(far_pin_take(t), 0);
     assert_int_equal(far_epoch_read(t, &before), 0);
-    rig_meanwhile(has_a_pin, s->session);
-    rig_at_verbs(has_a_pin, s->session);
+    rig_run_while_waiting(assert_session_has_pin, s->session);
+    rig_run_at_verbs(assert_session_has_pin, s->session);
     int err = far_pin_after_epochs(t, 2);
-    rig_meanwhile(NULL, NULL);
-    rig_at_verbs(NULL, NULL);
+    rig_run_while_waiting(NULL, NULL);
+    rig_run_at_verbs(NULL, NULL);
     assert_int_equal(err, 0);
     assert_int_equal(far_epoch_read(t, &after), 0);
     assert_true(far_epoch(t) >= before + 2 && after > before + 2);
@@ -330,38 +329,40 @@ static int wait_for_epochs(far_task *t, void *arg) {
 }
 
 
-static int wait_for_epochs_patiently(far_task *t, void *arg) {
-    for (unsigned i = 0; i < FAR_PATIENCE_RETRIES; i++)
+static int wait_for_epochs_after_retries(far_task *t, void *arg) {
+    for (unsigned i = 0; i < FAR_PROGRESS_RETRIES; i++)
         far_count_retry(t);
     assert_non_null(t->patience);
     return wait_for_epochs(t, arg);
 }
 
 
-/* Also while it waits until all pins are newer, and moves the epoch itself meanwhile, also to see whether what it retries
- * for ever comes: else its handle might fall asleep, epochs would pass while it is stopped, and others would take its lock
- * for damage. */
-static void who_waits_for_epochs_keeps_a_pin(void **state) {
+/* Proves that a task which waits for epochs keeps a pin all the time. The task also keeps a pin while it waits until
+ * all pins are newer and advances the epoch itself, and while it checks whether its retries make progress. Without a
+ * pin the task's handle could become quiescent. Then epochs would pass while the task is stopped, and other clients
+ * would take its lock for corruption. */
+TEST(a_wait_for_epochs_keeps_a_pin) {
     stage s;
-    (void)state;
     open_stage(&s, "dolphin", "");
     assert_int_equal(far_session_call(s.session, FAR_STATS_OTHER, false, wait_for_epochs, &s), 0);
-    assert_int_equal(far_session_call(s.session, FAR_STATS_OTHER, false, wait_for_epochs_patiently, &s), 0);
+    assert_int_equal(far_session_call(s.session, FAR_STATS_OTHER, false, wait_for_epochs_after_retries, &s), 0);
     close_stage(&s);
 }
 
 
-/* ---- Looking again and again ---- */
+/* ---- Observing a lock repeatedly ---- */
 
 typedef struct looking {
     unsigned looks, changes_at,
-        result;     /* changes_at: which of the looks after each wait sees something else; 0: none */
-    uint64_t last;  /* epoch of the last look */
-    unsigned since; /* looks at that epoch */
+        /* changes_at: number of the observation, within one epoch, that finds the word changed; 0: no observation does
+         */
+        result;
+    uint64_t last;  /* epoch of the last observation */
+    unsigned since; /* number of observations in the epoch `last` */
 } looking;
 
 
-static int look_at_it(far_task *t, void *arg) {
+static int observe_once(far_task *t, void *arg) {
     looking *l = arg;
     uint64_t epoch;
     assert_int_equal(far_epoch_read(t, &epoch), 0);
@@ -372,49 +373,51 @@ static int look_at_it(far_task *t, void *arg) {
 }
 
 
-static int ask_whether_stuck(far_task *t, void *arg) {
+static int run_stuck_check(far_task *t, void *arg) {
     looking *l = arg;
-    int stuck = far_is_stuck(t, 0, 0, look_at_it, l);
+    int stuck = far_confirm_abandoned(t, 0, 0, observe_once, l);
     assert_true(stuck >= 0);
     l->result = (unsigned)stuck;
     return 0;
 }
 
 
-/* Who takes a lock again and again, and changes nothing, has it when somebody looks, most of the time: it is looked for
- * several times before each wait. What is the same at every look is stuck, after a bounded number of them. */
-static void who_is_seen_to_let_go_once_is_not_stuck(void **state) {
+/* Proves that a client which takes a lock repeatedly without changing anything does not count as stuck. The client
+ * holds the lock at most observations, so the lock is observed several times before each wait; one observation of the
+ * free lock suffices. A word that is equal in all observations counts as stuck after a bounded number of observations.
+ */
+TEST(a_holder_that_frees_its_lock_is_not_stuck) {
     stage s;
     looking busy = {.changes_at = 5}, stuck = {0};
-    (void)state;
     open_stage(&s, "dart", "");
-    rig_allow(VERBS_MAX);
-    assert_int_equal(far_session_call(s.session, FAR_STATS_OTHER, false, ask_whether_stuck, &busy), 0);
+    rig_limit_verbs(VERBS_MAX);
+    assert_int_equal(far_session_call(s.session, FAR_STATS_OTHER, false, run_stuck_check, &busy), 0);
     assert_int_equal(busy.result, 0);
     assert_int_equal(busy.looks, 5);
-    assert_int_equal(far_session_call(s.session, FAR_STATS_OTHER, false, ask_whether_stuck, &stuck), 0);
+    assert_int_equal(far_session_call(s.session, FAR_STATS_OTHER, false, run_stuck_check, &stuck), 0);
     assert_int_equal(stuck.result, 1);
     assert_in_range(stuck.looks, 7, 100);
-    assert_false(rig_is_cut());
+    assert_false(rig_limit_is_exceeded());
     close_stage(&s);
 }
 
 
-/* Somebody who locks and looks, changes nothing, and tries again. */
+/* A task that takes a lock, reads, changes nothing, frees the lock, and repeats this. */
 typedef struct trying {
     far_addr lock;
-    bool masked;       /* the way in which it locks; a WRITE frees the lock, or the same way back */
-    bool counts;       /* each time it frees the lock its number rises */
-    bool others_too;   /* somebody else has it in between, now and then */
-    unsigned attempts; /* done */
+    /* true: the task locks by masked CAS and unlocks by CAS; false: the task locks by CAS and unlocks by a WRITE */
+    bool masked;
+    bool counts;       /* true if the task increments the number in the lock word each time it frees the lock */
+    bool others_too;   /* true if another client changes the lock in between, from time to time */
+    unsigned attempts; /* number of attempts that the task has made */
 } trying;
 
 #define TRIES_MAX 3000
 
 
-static int lock_and_look(far_task *t, trying *w, uint64_t free, uint64_t mine, uint64_t then) {
+static int lock_read_unlock(far_task *t, trying *w, uint64_t free, uint64_t mine, uint64_t then) {
     uint64_t old, seen, all[4];
-    far_read(t, w->lock - 16, all, sizeof(all)); /* without the lock, and with it */
+    far_read(t, w->lock - 16, all, sizeof(all)); /* The task reads before it takes the lock, and again afterwards. */
     int err = far_wait(t);
     if (w->masked)
         far_masked_cas(t, w->lock, free, UINT64_MAX, mine, UINT64_MAX, &old);
@@ -428,19 +431,19 @@ static int lock_and_look(far_task *t, trying *w, uint64_t free, uint64_t mine, u
     if ((err = far_wait(t)) < 0)
         return err;
     assert_int_equal(seen, mine);
-    assert_int_equal(all[2], mine); /* it sees its own lock, whatever it makes of it */
+    assert_int_equal(all[2], mine); /* The task reads the lock word that it has written itself. */
     if (w->masked)
         return far_cas_word(t, w->lock, mine, then, &old);
     return far_write_word(t, w->lock, then);
 }
 
 
-static int try_again_and_again(far_task *t, void *arg) {
+static int lock_repeatedly(far_task *t, void *arg) {
     trying *w = arg;
     int err = far_pin_take(t);
     for (; err >= 0 && w->attempts < TRIES_MAX; w->attempts++) {
         uint64_t free = *word_at(w->lock), mine = far_owner_of_task(t) | 1ull << 63;
-        err = lock_and_look(t, w, free, mine, free + w->counts);
+        err = lock_read_unlock(t, w, free, mine, free + w->counts);
         far_count_retry(t);
         far_back_off(t, 1);
         far_pin_drop(t);
@@ -455,17 +458,16 @@ static int try_again_and_again(far_task *t, void *arg) {
 }
 
 
-/* A lock that is taken and given back in vain is no change to the one who does it, however often: it learns that nobody
- * else makes one. What another one does to the lock is a change, and it goes on. */
-static void an_own_lock_is_no_news(void **state) {
-    (void)state;
+/* Proves that a task's own lock and unlock do not count as progress, however often they occur, so the task finds out
+ * that no other client makes progress. If another client changes the lock, that is progress, and the task continues. */
+TEST(own_lock_changes_are_no_progress) {
     for (unsigned how = 0; how < 8; how++) {
         stage s;
         open_stage(&s, "dart", "");
         const object *o = &s.scene.places[0].objects[0];
         trying w = {.lock = o->addr + 16, .masked = how & 1, .counts = how & 2, .others_too = how & 4};
         assert_true(o->bytes >= 32);
-        int result = far_session_call(s.session, FAR_STATS_OTHER, false, try_again_and_again, &w);
+        int result = far_session_call(s.session, FAR_STATS_OTHER, false, lock_repeatedly, &w);
         assert_int_equal(result, w.others_too ? 0 : FAR_ERR_CORRUPT);
         assert_true(w.others_too == (w.attempts == TRIES_MAX));
         close_stage(&s);
@@ -473,19 +475,19 @@ static void an_own_lock_is_no_news(void **state) {
 }
 
 
-/* Words that stray in an entry of the registry that nobody has: whoever gets it clears them, and all that others would
- * wait for is as it should be. */
-static void an_entry_of_nobody_says_something(void **state) {
+/* Unused registry entries contain arbitrary words. The test proves that a client which gets such an entry clears these
+ * words, so that they make no other client wait. */
+TEST(an_unused_registry_entry_contains_words) {
     stage s = {0};
-    (void)state;
     scene_make(&s.scene, "dart", "", false, 1);
-    rig_restore(s.scene.image);
+    rig_restore_pool(s.scene.image);
     for (unsigned id = 1; id <= 3; id++) {
         far_addr entry = far_client_entry(id);
         memset(rig_memory(far_addr_node(entry)) + far_addr_offset(entry) + 8, 0x11, FAR_CLIENT_BYTES - 8);
     }
-    open_stage_again(&s);
-    for (unsigned id = s.session->id; id <= 2; id++) { /* that of a session has no such words at all */
+    reopen_stage(&s);
+    /* The registry entry of a user's session does not use these words, so they must be 0. */
+    for (unsigned id = s.session->id; id <= 2; id++) {
         far_addr entry = far_client_entry(id);
         const far_client *client = (const far_client *)(rig_memory(0) + far_addr_offset(entry));
         assert_int_equal(client->pin, 0);
@@ -493,19 +495,18 @@ static void an_entry_of_nobody_says_something(void **state) {
     }
     far_index_close(s.index);
     s.index = NULL;
-    rig_allow(10 * VERBS_MAX);
+    rig_limit_verbs(10 * VERBS_MAX);
     assert_int_equal(far_index_drop(s.session, "index"), 0);
     assert_int_equal(far_pool_check(s.session, 0, ignore_problem, NULL), 0);
-    assert_false(rig_is_cut());
+    assert_false(rig_limit_is_exceeded());
     close_stage(&s);
 }
 
 
-/* A drop mark that names a client which lives and drops nothing: that of the handle, and that of the caller itself. It is
- * proved that nobody works under it, by whoever meets it, and it is gone. */
-static void a_drop_mark_of_nobody_goes(void **state) {
+/* A drop mark names a live client that drops nothing: first the client of the handle, then the calling session. The
+ * test proves that a client which reads the mark finds out that no drop is in progress, and removes the mark. */
+TEST(a_drop_mark_without_a_client_is_removed) {
     stage s;
-    (void)state;
     open_stage(&s, "dart", "");
     const far_addr mark = s.index->record + offsetof(far_index_record, mark);
     for (unsigned how = 0; how < 4; how++) {
@@ -514,44 +515,30 @@ static void a_drop_mark_of_nobody_goes(void **state) {
         far_index_close(s.index);
         s.index = NULL;
         *word_at(mark) = scene_owner(id, 0) | (uint64_t)how << FAR_OWNER_BITS;
-        rig_allow(VERBS_MAX);
+        rig_limit_verbs(VERBS_MAX);
         if (how < 2)
             assert_int_equal(far_index_open(s.session, "index", &s.index), 0);
         else if (drops)
             assert_int_equal(far_index_drop(s.session, "index"), 0);
         else
             assert_int_equal(far_pool_check(s.session, 0, ignore_problem, NULL), 0);
-        assert_false(rig_is_cut());
+        assert_false(rig_limit_is_exceeded());
         assert_true(drops || *word_at(mark) == 0);
     }
     close_stage(&s);
 }
 
 
-int main(void) {
-    static const struct CMUnitTest tests[] = {
-        {"chime, busy", chime_is_busy_with_nobody, NULL, NULL, ""},
-        {"chime, busy, 8/8", chime_is_busy_with_nobody, NULL, NULL, "key_size=8,value_size=8"},
-        {"chime, locked", chime_is_locked_by_nobody, NULL, NULL, ""},
-        {"chime, locked, 8/8", chime_is_locked_by_nobody, NULL, NULL, "key_size=8,value_size=8"},
-        {"dolphin, root", dolphin_root_is_locked_by_nobody, NULL, NULL, ""},
-        {"dolphin, nodes", dolphin_nodes_are_locked_by_nobody, NULL, NULL, ""},
-        {"dolphin, leaves", dolphin_leaves_are_locked_by_nobody, NULL, NULL, "sync=exclusive"},
-        {"dolphin, frozen", dolphin_is_frozen_by_nobody, NULL, NULL, ""},
-        {"dolphin, frozen, 8/8", dolphin_is_frozen_by_nobody, NULL, NULL, "key_size=8,value_size=8"},
-        {"shard", shard_is_locked_by_nobody, NULL, NULL, ""},
-        {"shard, 8/8", shard_is_locked_by_nobody, NULL, NULL, "key_size=8,value_size=8"},
-        {"smart", smart_is_locked_by_nobody, NULL, NULL, ""},
-        cmocka_unit_test(shard_is_led_into_the_registry),
-        cmocka_unit_test(dart_is_locked_by_nobody),
-        cmocka_unit_test(who_waits_for_epochs_keeps_a_pin),
-        cmocka_unit_test(who_is_seen_to_let_go_once_is_not_stuck),
-        cmocka_unit_test(an_own_lock_is_no_news),
-        cmocka_unit_test(an_entry_of_nobody_says_something),
-        cmocka_unit_test(a_drop_mark_of_nobody_goes),
-    };
-    rig_start();
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    rig_end();
-    return failed;
-}
+TEST_CASE(chime_node_is_busy_without_a_client, "chime, busy", "");
+TEST_CASE(chime_node_is_busy_without_a_client, "chime, busy, 8/8", "key_size=8,value_size=8");
+TEST_CASE(chime_node_is_locked_by_no_client, "chime, locked", "");
+TEST_CASE(chime_node_is_locked_by_no_client, "chime, locked, 8/8", "key_size=8,value_size=8");
+TEST_CASE(dolphin_root_is_locked_by_no_client, "dolphin, root", "");
+TEST_CASE(dolphin_nodes_are_locked_by_no_client, "dolphin, nodes", "");
+TEST_CASE(dolphin_leaves_are_locked_by_no_client, "dolphin, leaves", "sync=exclusive");
+TEST_CASE(dolphin_leaf_is_frozen_by_no_client, "dolphin, frozen", "");
+TEST_CASE(dolphin_leaf_is_frozen_by_no_client, "dolphin, frozen, 8/8", "key_size=8,value_size=8");
+TEST_CASE(shard_bucket_is_locked_by_no_client, "shard", "");
+TEST_CASE(shard_bucket_is_locked_by_no_client, "shard, 8/8", "key_size=8,value_size=8");
+TEST_CASE(smart_leaf_is_locked_by_no_client, "smart", "");
+TEST_GROUP(rig_start, rig_end);

@@ -1,21 +1,20 @@
-/* A client that is stopped in the middle of an operation holds its pin: nothing that others retire becomes free. Whoever
- * needs memory then waits for a bounded time, and is told which client is in the way. */
+/* Tests of a client that is stopped in the middle of an operation. The stopped client keeps its pin, so no retired
+ * memory becomes free. The tests prove that a client which needs memory waits for a bounded time, and that its error
+ * message names the stopped client. */
+#include "pool/format/owner.h"
 #include "pool/handle.h"
-#include "pool/owner.h"
 #include "scene.h"
 #include "task/session.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #define UPDATES_EVICTED (3 * RIG_NODES * RIG_BYTES / 1500)
 #define UPDATES_MAX     200000
-#define VERBS_MAX       200000 /* of the first update that finds no memory, and waits for it */
-#define VERBS_NEXT      20000  /* of the next: the same client is still in the way */
+/* largest number of verbs of the first update that finds no memory, including its wait */
+#define VERBS_MAX       200000
+#define VERBS_NEXT      20000  /* largest number of verbs of the next update, while the same client is still stopped */
 
 typedef struct stage {
     far_pool *pool;
@@ -44,38 +43,38 @@ static int update(stage *s, unsigned number, size_t bytes) {
     char key[SCENE_KEY_BYTES], value[2048];
     memset(value, (int)number, sizeof(value));
     size_t key_bytes = (size_t)snprintf(key, sizeof(key), "key %u", number % 16);
-    rig_allow(VERBS_MAX);
+    rig_limit_verbs(VERBS_MAX);
     int err = far_put(s->session, s->index, key, key_bytes, value, bytes);
-    assert_false(rig_is_cut());
+    assert_false(rig_limit_is_exceeded());
     return err;
 }
 
 
-static int is_unchanged(far_task *t, void *arg) {
+static int report_unchanged(far_task *t, void *arg) {
     (void)t, (void)arg;
     return 1;
 }
 
 
-static int look_for_locks(far_task *t, void *arg) {
+static int run_stuck_check(far_task *t, void *arg) {
     (void)arg;
-    return far_is_stuck(t, 0, 0, is_unchanged, NULL);
+    return far_confirm_abandoned(t, 0, 0, report_unchanged, NULL);
 }
 
 
-/* Checks wait for epochs, too: in vain, for a bounded time. */
-static void checks_say_who_is_in_the_way(stage *s, const char *name) {
-    rig_allow(VERBS_MAX);
+/* Proves that checks, which also wait for epochs, fail after a bounded time and name the stopped client. */
+static void assert_checks_name_client(stage *s, const char *name) {
+    rig_limit_verbs(VERBS_MAX);
     assert_int_equal(far_pool_check(s->session, 0, NULL, NULL), FAR_ERR_BUSY);
     assert_non_null(strstr(far_last_error(), name));
-    assert_int_equal(far_session_call(s->session, FAR_STATS_OTHER, false, look_for_locks, NULL), FAR_ERR_BUSY);
+    assert_int_equal(far_session_call(s->session, FAR_STATS_OTHER, false, run_stuck_check, NULL), FAR_ERR_BUSY);
     assert_non_null(strstr(far_last_error(), name));
-    assert_false(rig_is_cut());
+    assert_false(rig_limit_is_exceeded());
 }
 
 
-/* Updates until memory is short; the error names the one that is stopped. */
-static int work_beside(far_task *t, void *arg) {
+/* Runs updates until memory is short. Asserts that the error message names the stopped client. */
+static int update_until_out_of_memory(far_task *t, void *arg) {
     stage *s = arg;
     char name[32];
     int err = far_pin_take(t);
@@ -86,30 +85,30 @@ static int work_beside(far_task *t, void *arg) {
     print_message("%s: %s\n", s->kind, far_last_error());
     assert_non_null(strstr(far_last_error(), name));
     assert_int_equal(update(s, 3, 1500), FAR_ERR_NO_MEMORY);
-    assert_in_range(rig_posted(), 0, VERBS_NEXT);
+    assert_in_range(rig_posted_verbs(), 0, VERBS_NEXT);
     assert_non_null(strstr(far_last_error(), name));
-    checks_say_who_is_in_the_way(s, name);
+    assert_checks_name_client(s, name);
     return 0;
 }
 
 
-/* Two handles on an empty pool. */
-static void open_both(stage *stopped, stage *s, unsigned evict_after_ms) {
+/* Opens two handles on an empty pool. */
+static void open_two_handles(stage *stopped, stage *s, unsigned evict_after_ms) {
     for (unsigned n = 0; n < RIG_NODES; n++)
         memset(rig_memory(n), 0, RIG_BYTES);
-    rig_allow(UINT64_MAX);
+    rig_limit_verbs(UINT64_MAX);
     open_stage(stopped, 0);
     open_stage(s, evict_after_ms);
     assert_int_equal(far_index_create(s->session, "index", s->kind, NULL, &s->index), 0);
 }
 
 
-static void who_is_in_the_way_is_named(void **state) {
+TEST_FUNCTION(a_stalled_client_is_named) {
     stage stopped = {0}, s = {.kind = *state};
-    open_both(&stopped, &s, 0);
-    assert_int_equal(far_session_call(stopped.session, FAR_STATS_OTHER, false, work_beside, &s), 0);
-    rig_allow(UINT64_MAX);
-    for (unsigned i = 0; i < 100; i++) { /* it goes on: what waited becomes free */
+    open_two_handles(&stopped, &s, 0);
+    assert_int_equal(far_session_call(stopped.session, FAR_STATS_OTHER, false, update_until_out_of_memory, &s), 0);
+    rig_limit_verbs(UINT64_MAX);
+    for (unsigned i = 0; i < 100; i++) { /* The stopped client continues, so the retired memory becomes free. */
         assert_int_equal(far_pool_poll(stopped.pool), 0);
         assert_int_equal(far_pool_poll(s.pool), 0);
     }
@@ -119,8 +118,8 @@ static void who_is_in_the_way_is_named(void **state) {
 }
 
 
-/* More than the pool holds. */
-static int work_on(far_task *t, void *arg) {
+/* Runs updates that need more memory than the pool has. */
+static int update_more_than_pool_holds(far_task *t, void *arg) {
     int err = far_pin_take(t);
     for (unsigned i = 0; i < UPDATES_EVICTED && err == 0; i++)
         err = update(arg, i, 1500 + i % 2);
@@ -131,43 +130,46 @@ static int work_on(far_task *t, void *arg) {
 }
 
 
-static void who_is_in_the_way_for_long_is_evicted(void **state) {
+TEST_FUNCTION(a_long_stalled_client_is_evicted) {
     stage stopped = {0}, s = {.kind = *state};
-    open_both(&stopped, &s, 1);
-    assert_int_equal(far_session_call(stopped.session, FAR_STATS_OTHER, false, work_on, &s), 0);
-    rig_allow(UINT64_MAX);
+    open_two_handles(&stopped, &s, 1);
+    assert_int_equal(far_session_call(stopped.session, FAR_STATS_OTHER, false, update_more_than_pool_holds, &s), 0);
+    rig_limit_verbs(UINT64_MAX);
     assert_int_equal(far_index_open(stopped.session, "index", &stopped.index), FAR_ERR_FENCED);
     close_stage(&s);
     close_stage(&stopped);
 }
 
 
-/* It is named as before: that it cannot be ended is not the fault of who needs memory. */
-static void who_cannot_be_evicted_is_named(void **state) {
+/* A client that cannot be evicted is named as well, because the client that needs memory cannot do anything about it.
+ */
+TEST_FUNCTION(a_client_that_cannot_be_evicted_is_named) {
     stage stopped = {0}, s = {.kind = *state};
     rig_refuse_evictions(true);
-    open_both(&stopped, &s, 1);
-    assert_int_equal(far_session_call(stopped.session, FAR_STATS_OTHER, false, work_beside, &s), 0);
+    open_two_handles(&stopped, &s, 1);
+    assert_int_equal(far_session_call(stopped.session, FAR_STATS_OTHER, false, update_until_out_of_memory, &s), 0);
     rig_refuse_evictions(false);
-    rig_allow(UINT64_MAX);
-    assert_int_equal(far_index_open(stopped.session, "index", &stopped.index), 0); /* it lives */
+    rig_limit_verbs(UINT64_MAX);
+    /* The open succeeds, because the client was not fenced. */
+    assert_int_equal(far_index_open(stopped.session, "index", &stopped.index), 0);
     close_stage(&s);
     close_stage(&stopped);
 }
 
 
-static void go_on(void *arg) {
+static void poll_handle(void *arg) {
     assert_int_equal(far_pool_poll(arg), 0);
 }
 
 
 typedef struct trio {
-    stage slow, s; /* slow: shows an old pin, because it has not looked at the epoch for a while */
+    stage slow, s; /* The client `slow` publishes an old pin, because it has not read the epoch for a while. */
 } trio;
 
 
-/* Memory is short, and slow goes on while it is looked for who is in the way. */
-static int work_beside_slow(far_task *t, void *arg) {
+/* Runs updates until memory is short. The client `slow` continues while the other client determines which client to
+ * evict. */
+static int update_while_slow_client_runs(far_task *t, void *arg) {
     trio *x = arg;
     int err = far_pin_take(t);
     rig_refuse_evictions(true);
@@ -176,27 +178,28 @@ static int work_beside_slow(far_task *t, void *arg) {
         err = update(&x->s, i, 1500 + i % 2);
     assert_int_equal(err, FAR_ERR_NO_MEMORY);
     rig_refuse_evictions(false);
-    rig_meanwhile(go_on, x->slow.pool);
+    rig_run_while_waiting(poll_handle, x->slow.pool);
     assert_int_equal(update(&x->s, 3, 1500), 0);
-    rig_meanwhile(NULL, NULL);
+    rig_run_while_waiting(NULL, NULL);
     return 0;
 }
 
 
-/* Two clients show an old pin. The one that goes on is not the one that is ended, although it was met first. */
-static void who_goes_on_is_not_evicted(void **state) {
+/* Two clients publish an old pin. Proves that the client that makes progress is not evicted, although it was observed
+ * first. */
+TEST_FUNCTION(a_slow_client_is_not_evicted) {
     stage stopped = {0};
     trio x = {.slow = {.kind = *state}, .s = {.kind = *state}};
     for (unsigned n = 0; n < RIG_NODES; n++)
         memset(rig_memory(n), 0, RIG_BYTES);
-    rig_allow(UINT64_MAX);
+    rig_limit_verbs(UINT64_MAX);
     open_stage(&x.slow, 0);
     assert_int_equal(far_index_create(x.slow.session, "index", x.slow.kind, NULL, &x.slow.index), 0);
     open_stage(&stopped, 0);
     open_stage(&x.s, 1);
     assert_int_equal(far_index_open(x.s.session, "index", &x.s.index), 0);
-    assert_int_equal(far_session_call(stopped.session, FAR_STATS_OTHER, false, work_beside_slow, &x), 0);
-    rig_allow(UINT64_MAX);
+    assert_int_equal(far_session_call(stopped.session, FAR_STATS_OTHER, false, update_while_slow_client_runs, &x), 0);
+    rig_limit_verbs(UINT64_MAX);
     assert_int_equal(far_index_open(stopped.session, "index", &stopped.index), FAR_ERR_FENCED);
     assert_int_equal(update(&x.slow, 0, 1500), 0);
     close_stage(&x.s);
@@ -205,23 +208,16 @@ static void who_goes_on_is_not_evicted(void **state) {
 }
 
 
-int main(void) {
-    static const struct CMUnitTest tests[] = {
-        {"chime", who_is_in_the_way_is_named, NULL, NULL, "chime"},
-        {"dart", who_is_in_the_way_is_named, NULL, NULL, "dart"},
-        {"dolphin", who_is_in_the_way_is_named, NULL, NULL, "dolphin"},
-        {"shard", who_is_in_the_way_is_named, NULL, NULL, "shard"},
-        {"smart", who_is_in_the_way_is_named, NULL, NULL, "smart"},
-        {"dart, not to be evicted", who_cannot_be_evicted_is_named, NULL, NULL, "dart"},
-        {"dart, another goes on", who_goes_on_is_not_evicted, NULL, NULL, "dart"},
-        {"chime, evicted", who_is_in_the_way_for_long_is_evicted, NULL, NULL, "chime"},
-        {"dart, evicted", who_is_in_the_way_for_long_is_evicted, NULL, NULL, "dart"},
-        {"dolphin, evicted", who_is_in_the_way_for_long_is_evicted, NULL, NULL, "dolphin"},
-        {"shard, evicted", who_is_in_the_way_for_long_is_evicted, NULL, NULL, "shard"},
-        {"smart, evicted", who_is_in_the_way_for_long_is_evicted, NULL, NULL, "smart"},
-    };
-    rig_start();
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    rig_end();
-    return failed;
-}
+TEST_CASE(a_stalled_client_is_named, "chime", "chime");
+TEST_CASE(a_stalled_client_is_named, "dart", "dart");
+TEST_CASE(a_stalled_client_is_named, "dolphin", "dolphin");
+TEST_CASE(a_stalled_client_is_named, "shard", "shard");
+TEST_CASE(a_stalled_client_is_named, "smart", "smart");
+TEST_CASE(a_client_that_cannot_be_evicted_is_named, "dart, not to be evicted", "dart");
+TEST_CASE(a_slow_client_is_not_evicted, "dart, another goes on", "dart");
+TEST_CASE(a_long_stalled_client_is_evicted, "chime, evicted", "chime");
+TEST_CASE(a_long_stalled_client_is_evicted, "dart, evicted", "dart");
+TEST_CASE(a_long_stalled_client_is_evicted, "dolphin, evicted", "dolphin");
+TEST_CASE(a_long_stalled_client_is_evicted, "shard, evicted", "shard");
+TEST_CASE(a_long_stalled_client_is_evicted, "smart, evicted", "smart");
+TEST_GROUP(rig_start, rig_end);

@@ -1,10 +1,10 @@
-/* See trial.h. */
-#define _GNU_SOURCE /* memmem */
+/* The implementation of trial.h: the calls on a damaged pool, and the expected results. */
+#define _GNU_SOURCE /* for memmem */
 #include "trial.h"
 #include "client/client.h"
 #include "client/end_client.h"
 #include "client/op.h"
-#include "client/survey.h"
+#include "client/snapshot.h"
 
 #include <string.h>
 
@@ -13,7 +13,7 @@
 bool trial_is_verbose, trial_has_sums;
 static uint64_t most_verbs[2];
 
-/* One damage and what came of it. */
+/* One damage of a pool and its consequences. */
 typedef struct trial {
     const scene *scene;
     uint64_t seed;
@@ -22,47 +22,47 @@ typedef struct trial {
     far_pool *pool;
     far_session *session;
     far_index *index;
-    bool versions[SCENE_NUMBERS]; /* was put again by the trial */
-    int problems;                 /* of the last check */
-    bool sound;                   /* the first check found nothing */
-    bool hung;                    /* ... and is over */
+    bool versions[SCENE_NUMBERS]; /* true for keys that this trial has written again, so they may have a second value */
+    int problems;                 /* number of problems that the last check has reported */
+    bool sound;                   /* true if the first check has reported no problem */
+    bool hung;                    /* set when a call has exceeded its limit of verbs; the trial then ends */
     unsigned failures;
-    char stumbled[256]; /* what an operation said */
+    char stumbled[256]; /* text of the first error FAR_ERR_CORRUPT of an operation since the last check */
 } trial;
 
 
-static void complain(trial *t, const char *what, const char *words) {
+static void report_failure(trial *t, const char *what, const char *words) {
     printf("%s%s%s seed %llu: %s: %s [%s]\n", t->scene->kind, t->scene->fixed ? " 8/8" : "",
            t->scene->crashed ? " crashed" : "", (unsigned long long)t->seed, what, words, t->damage.words);
     t->failures++;
 }
 
 
-/* After a call that began with rig_allow. */
-static int64_t ended(trial *t, int64_t result, const char *call) {
-    bool all = result != FAR_ERR_CORRUPT && rig_posted() > TRIAL_VERBS_OF_OP;
-    if (rig_posted() > most_verbs[all])
-        most_verbs[all] = rig_posted();
+/* Checks the result of a call that began with rig_limit_verbs, and returns that result. */
+static int64_t check_call_result(trial *t, int64_t result, const char *call) {
+    bool all = result != FAR_ERR_CORRUPT && rig_posted_verbs() > TRIAL_VERBS_OF_OP;
+    if (rig_posted_verbs() > most_verbs[all])
+        most_verbs[all] = rig_posted_verbs();
     if (trial_is_verbose)
         printf("  %s: %lld %s (%llu verbs)\n", call, (long long)result, result < 0 ? far_last_error() : "",
-               (unsigned long long)rig_posted());
-    if (rig_is_cut() && !t->hung) {
+               (unsigned long long)rig_posted_verbs());
+    if (rig_limit_is_exceeded() && !t->hung) {
         t->hung = true;
-        complain(t, "hangs", call);
+        report_failure(t, "hangs", call);
     }
     if (result == FAR_ERR_CORRUPT && t->stumbled[0] == 0)
         snprintf(t->stumbled, sizeof(t->stumbled), "%s: %s", call, far_last_error());
     if (result == FAR_ERR_CORRUPT && far_last_error()[0] == 0)
-        complain(t, "no words", call);
+        report_failure(t, "error without a message", call);
     if (!t->hung && (result == FAR_ERR_FENCED || result == FAR_ERR_UNREACHABLE) &&
-        !strstr(far_last_error(), "declared dead"))
-        complain(t, "lost its session", call);
+        !strstr(far_last_error(), "declared dead") && !strstr(far_last_error(), "declared failed"))
+        report_failure(t, "lost its session", call);
     return result;
 }
 
 
-#define OP(t, call)  (rig_allow(TRIAL_VERBS_OF_OP), ended(t, call, #call))
-#define ALL(t, call) (rig_allow(TRIAL_VERBS_OF_ALL), ended(t, call, #call))
+#define OP(t, call)  (rig_limit_verbs(TRIAL_VERBS_OF_OP), check_call_result(t, call, #call))
+#define ALL(t, call) (rig_limit_verbs(TRIAL_VERBS_OF_ALL), check_call_result(t, call, #call))
 
 
 static int count_problem(void *ctx, const char *what) {
@@ -82,21 +82,22 @@ static bool is_version(const trial *t, unsigned number, unsigned version, const 
 }
 
 
-/* The damage may have changed the value's or the key's own bytes, and no checksum tells. */
-static bool is_hit(const trial *t, unsigned number) {
+/* Returns whether the damage may have changed the bytes of this key or value, which only a checksum can detect. */
+static bool value_may_be_damaged(const trial *t, unsigned number) {
     if (trial_has_sums)
         return false;
     char data[SCENE_VALUE_MAX], key[SCENE_KEY_BYTES];
     size_t key_bytes = scene_key(t->scene, number, key);
-    bool hit = damage_hit(&t->damage, key, key_bytes);
+    bool hit = damage_overlaps(&t->damage, key, key_bytes);
     for (unsigned version = 0; version < 2; version++)
-        hit |= damage_hit(&t->damage, data, scene_value(t->scene, number, version, data));
+        hit |= damage_overlaps(&t->damage, data, scene_value(t->scene, number, version, data));
     return hit;
 }
 
 
-/* The value is that of another key, whose end stood, as a number, where the damage is: it has become this key. */
-static bool is_renamed(const trial *t, const char *value, size_t bytes) {
+/* Returns whether the value belongs to another key that the damage may have changed into this one: the last bytes of
+ * that key, in the order in which they are stored in a number, are among the bytes before the damage. */
+static bool value_is_of_renamed_key(const trial *t, const char *value, size_t bytes) {
     for (unsigned i = 0; i < SCENE_NUMBERS && !trial_has_sums; i++) {
         char key[SCENE_KEY_BYTES], end[3];
         size_t key_bytes = scene_key(t->scene, i, key);
@@ -114,12 +115,12 @@ static void check_value(trial *t, unsigned number, const char *value, size_t byt
     bool ever = number < SCENE_KEYS || t->versions[number] || t->scene->crashed;
     if (ever && (is_version(t, number, 0, value, bytes) || is_version(t, number, 1, value, bytes)))
         return;
-    if (!is_hit(t, number) && !is_renamed(t, value, bytes))
-        complain(t, "gives a value that the key never had", call);
+    if (!value_may_be_damaged(t, number) && !value_is_of_renamed_key(t, value, bytes))
+        report_failure(t, "returns a value that the key never had", call);
 }
 
 
-static void get(trial *t, unsigned number) {
+static void get_and_check(trial *t, unsigned number) {
     char key[SCENE_KEY_BYTES], value[FAR_VALUE_MAX];
     size_t key_bytes = scene_key(t->scene, number, key), bytes = 0;
     if (!t->hung && OP(t, far_get(t->session, t->index, key, key_bytes, value, sizeof(value), &bytes)) == FAR_OK)
@@ -158,17 +159,18 @@ static int check_pair(void *ctx, const void *key, size_t key_bytes, const void *
         return 0;
     }
     if (trial_has_sums)
-        complain(t, "gives a key that nobody wrote", "scan");
-    return 0; /* a key that the damage made */
+        report_failure(t, "returns a key that was never written", "scan");
+    return 0; /* The damage has created this key, so any value is allowed. */
 }
 
 
-static void scan(trial *t) {
+static void scan_and_check(trial *t) {
     char from[SCENE_KEY_BYTES];
     size_t from_bytes = scene_key(t->scene, 1, from);
     if (t->hung)
         return;
-    if (strcmp(t->scene->kind, "shard") == 0) { /* has no order */
+    /* The keys of shard have no order, so its pairs are listed without a scan. */
+    if (strcmp(t->scene->kind, "shard") == 0) {
         ALL(t, far_index_pairs(t->session, t->index, check_pair, t));
         return;
     }
@@ -178,7 +180,7 @@ static void scan(trial *t) {
 }
 
 
-/* ---- Many in flight ---- */
+/* ---- Many operations in flight ---- */
 
 enum { GETS = 8, SUBMITTED = GETS + 5 };
 
@@ -189,7 +191,7 @@ typedef struct flight {
 } flight;
 
 
-static void fill_flight(trial *t, flight *f, far_op_kind kind, unsigned number) {
+static void prepare_operation(trial *t, flight *f, far_op_kind kind, unsigned number) {
     f->number = number;
     f->op = (far_op){.kind = kind, .index = t->index, .key = f->key, .value = f->value, .capacity = sizeof(f->value)};
     f->op.key_len = scene_key(t->scene, number, f->key);
@@ -204,7 +206,7 @@ static void fill_flight(trial *t, flight *f, far_op_kind kind, unsigned number) 
 }
 
 
-/* Every kind of operation, all at once. */
+/* Submits operations of every kind at once. */
 static void submit_many(trial *t) {
     static flight flights[SUBMITTED];
     static const far_op_kind others[] = {FAR_OP_UPDATE, FAR_OP_INSERT, FAR_OP_PUT, FAR_OP_DELETE, FAR_OP_SCAN};
@@ -212,9 +214,9 @@ static void submit_many(trial *t) {
     if (t->hung)
         return;
     for (unsigned i = 0; i < GETS; i++)
-        fill_flight(t, &flights[i], FAR_OP_GET, (unsigned)far_random_below(&t->random, SCENE_KEYS + 8));
+        prepare_operation(t, &flights[i], FAR_OP_GET, (unsigned)far_random_below(&t->random, SCENE_KEYS + 8));
     for (unsigned i = GETS; i < SUBMITTED; i++)
-        fill_flight(t, &flights[i], others[i - GETS], (unsigned)((t->seed + 37 * i) % (SCENE_KEYS + 8)));
+        prepare_operation(t, &flights[i], others[i - GETS], (unsigned)((t->seed + 37 * i) % (SCENE_KEYS + 8)));
     for (unsigned i = 0; i < SUBMITTED; i++)
         taken[i] = &flights[i].op;
     int count = (int)OP(t, far_submit(t->session, taken, SUBMITTED));
@@ -232,13 +234,13 @@ static void submit_many(trial *t) {
 
 /* ---- The calls ---- */
 
-static int nothing(void *ctx, const char *name, const char *kind) {
+static int ignore_index(void *ctx, const char *name, const char *kind) {
     (void)ctx, (void)name, (void)kind;
     return 0;
 }
 
 
-static bool open_all(trial *t) {
+static bool open_pool_and_index(trial *t) {
     if (ALL(t, far_pool_open(RIG_URI, &rig_options, &t->pool)) < 0 || OP(t, far_session_open(t->pool, &t->session)) < 0)
         return false;
     return OP(t, far_index_open(t->session, "index", &t->index)) >= 0;
@@ -251,7 +253,7 @@ static void poll_some(trial *t, unsigned count) {
 }
 
 
-static void check(trial *t, int repair) {
+static void run_check(trial *t, int repair) {
     t->problems = 0;
     if (t->hung)
         return;
@@ -262,26 +264,26 @@ static void check(trial *t, int repair) {
 }
 
 
-static int no_client(void *ctx, const far_client_info *client) {
+static int ignore_client(void *ctx, const far_client_info *client) {
     (void)ctx, (void)client;
     return 0;
 }
 
 
-static void look(trial *t) {
+static void run_inspections(trial *t) {
     far_pool_usage pool_usage;
     far_usage usage;
-    far_survey survey;
+    far_snapshot survey;
     if (t->session && !t->hung)
-        OP(t, far_index_list(t->session, nothing, NULL));
+        OP(t, far_index_list(t->session, ignore_index, NULL));
     if (t->session && !t->hung)
         ALL(t, far_pool_stat(t->session, &pool_usage));
     if (t->session && !t->hung) {
-        ALL(t, far_pool_survey(t->session, &survey));
-        far_survey_free(&survey);
+        ALL(t, far_snapshot_take(t->session, &survey));
+        far_snapshot_free(&survey);
     }
     if (t->session && !t->hung)
-        OP(t, far_pool_clients(t->session, no_client, NULL));
+        OP(t, far_pool_clients(t->session, ignore_client, NULL));
     if (t->index && !t->hung)
         ALL(t, far_index_usage(t->session, t->index, &usage));
     if (t->index && !t->hung)
@@ -289,39 +291,40 @@ static void look(trial *t) {
 }
 
 
-static void operate(trial *t) {
+static void run_operations(trial *t) {
     static const far_op_kind writes[] = {FAR_OP_UPDATE, FAR_OP_INSERT, FAR_OP_PUT, FAR_OP_DELETE};
     for (unsigned i = 0; i < 12; i++)
-        get(t, (unsigned)far_random_below(&t->random, SCENE_KEYS + 8));
+        get_and_check(t, (unsigned)far_random_below(&t->random, SCENE_KEYS + 8));
     submit_many(t);
-    scan(t);
+    scan_and_check(t);
     for (unsigned i = 0; i < 16; i++)
         write_one(t, (unsigned)far_random_below(&t->random, SCENE_KEYS + (i % 4 == 3 ? 0 : 32)), writes[i % 4]);
     poll_some(t, 4);
 }
 
 
-/* What check calls sound, or has repaired, works. */
-static void must_not_stumble(trial *t, bool sound, const char *since) {
+/* Reports a failure if check has found the pool sound, or has repaired it, and an operation has failed with
+ * FAR_ERR_CORRUPT since. */
+static void expect_no_corruption(trial *t, bool sound, const char *since) {
     if (sound && t->stumbled[0] && !t->hung)
-        complain(t, since, t->stumbled);
+        report_failure(t, since, t->stumbled);
     t->stumbled[0] = 0;
 }
 
 
-static void must_work(trial *t, int64_t result, const char *call) {
+static void expect_success(trial *t, int64_t result, const char *call) {
     char words[320];
     snprintf(words, sizeof(words), "%s: %s", call, far_last_error());
     if (result < 0 && !t->hung)
-        complain(t, "sound, but does not work", words);
+        report_failure(t, "check reports no problem, but a call fails", words);
 }
 
 
-#define MUST(t, call) (rig_allow(TRIAL_VERBS_OF_ALL), must_work(t, ended(t, call, #call), #call))
+#define MUST(t, call) (rig_limit_verbs(TRIAL_VERBS_OF_ALL), expect_success(t, check_call_result(t, call, #call), #call))
 
 
-/* A pool that is sound takes a new index. */
-static void use_again(trial *t) {
+/* A sound pool must accept a new index. */
+static void use_new_index(trial *t) {
     far_index *index = NULL;
     char value[8];
     MUST(t, far_index_create(t->session, "another", t->scene->kind, t->scene->options, &index));
@@ -334,51 +337,52 @@ static void use_again(trial *t) {
 }
 
 
-static void drop_and_check(trial *t, bool repaired) {
+static void drop_index_and_check(trial *t, bool repaired) {
     if (repaired)
-        use_again(t);
+        use_new_index(t);
     if (!t->hung)
         ALL(t, far_index_drop(t->session, "index"));
-    must_not_stumble(t, repaired, "repaired, but");
-    check(t, 1);
+    expect_no_corruption(t, repaired, "repaired, but");
+    run_check(t, 1);
     t->sound = t->problems == 0;
     if (t->sound && !repaired && !t->hung)
-        use_again(t);
+        use_new_index(t);
 }
 
 
 static void close_index(trial *t) {
     if (!t->index)
         return;
-    rig_allow(TRIAL_VERBS_OF_ALL);
+    rig_limit_verbs(TRIAL_VERBS_OF_ALL);
     far_index_close(t->index);
-    ended(t, 0, "far_index_close");
+    check_call_result(t, 0, "far_index_close");
     t->index = NULL;
 }
 
 
 static void close_pool(trial *t) {
-    rig_allow(TRIAL_VERBS_OF_ALL);
+    rig_limit_verbs(TRIAL_VERBS_OF_ALL);
     far_session_close(t->session);
-    ended(t, 0, "far_session_close");
-    rig_allow(TRIAL_VERBS_OF_ALL);
+    check_call_result(t, 0, "far_session_close");
+    rig_limit_verbs(TRIAL_VERBS_OF_ALL);
     far_pool_close(t->pool);
-    ended(t, 0, "far_pool_close");
+    check_call_result(t, 0, "far_pool_close");
     t->session = NULL;
     t->pool = NULL;
 }
 
 
-/* What an index is opened by was damaged while it was open. */
-static void open_index_again(trial *t) {
+/* Closes and opens the index again, because the damage may have hit words that are read only when an index is opened.
+ */
+static void reopen_index(trial *t) {
     close_index(t);
     if (!t->hung)
         OP(t, far_index_open(t->session, "index", &t->index));
 }
 
 
-/* A pool that is sound can be opened by the next one. */
-static void open_again(trial *t) {
+/* Opens and closes another handle, which must succeed on a sound pool. */
+static void reopen_pool(trial *t) {
     MUST(t, far_pool_open(RIG_URI, &rig_options, &t->pool));
     if (t->pool)
         MUST(t, far_session_open(t->pool, &t->session));
@@ -386,22 +390,22 @@ static void open_again(trial *t) {
 }
 
 
-/* Everything, beside or after a check that may have found nothing; then a repair, and everything again. True: check says
- * that all is repaired. */
+/* Runs every call, then a repair, then the operations again. Returns whether check reports that everything is repaired.
+ */
 static bool use_and_repair(trial *t, bool opened) {
-    look(t);
+    run_inspections(t);
     if (opened)
-        operate(t);
+        run_operations(t);
     if (opened && t->seed % 4 == 1)
-        open_index_again(t);
-    must_not_stumble(t, t->sound, "check is content, but");
+        reopen_index(t);
+    expect_no_corruption(t, t->sound, "check reports no problem, but");
     if (t->session)
-        check(t, 1);
+        run_check(t, 1);
     bool repaired = t->session && t->problems == 0;
     t->stumbled[0] = 0;
     if (opened)
-        operate(t);
-    must_not_stumble(t, repaired, "repaired, but");
+        run_operations(t);
+    expect_no_corruption(t, repaired, "repaired, but");
     return repaired;
 }
 
@@ -410,28 +414,28 @@ unsigned trial_run(const scene *s, uint64_t seed, trial_harm harm, const void *a
     trial t = {.scene = s, .seed = seed};
     far_random_seed(&t.random, seed);
     rig_seed(seed);
-    rig_restore(s->image);
-    rig_allow(UINT64_MAX);
+    rig_restore_pool(s->image);
+    rig_limit_verbs(UINT64_MAX);
     bool opened = false, in_use = seed % 2;
-    if (in_use && (opened = open_all(&t)))
-        operate(&t);
+    if (in_use && (opened = open_pool_and_index(&t)))
+        run_operations(&t);
     harm(s, &t.random, &t.damage, arg);
     if (trial_is_verbose)
         printf("%s seed %llu: %s\n", s->kind, (unsigned long long)seed, t.damage.words);
     t.stumbled[0] = 0;
     if (!in_use)
-        opened = open_all(&t);
+        opened = open_pool_and_index(&t);
     if (t.session)
-        check(&t, 0);
+        run_check(&t, 0);
     t.sound = t.session && t.problems == 0;
     bool repaired = use_and_repair(&t, opened);
     close_index(&t);
     t.sound = false;
     if (t.session && !t.hung)
-        drop_and_check(&t, repaired);
+        drop_index_and_check(&t, repaired);
     close_pool(&t);
     if (t.sound && !t.hung)
-        open_again(&t);
+        reopen_pool(&t);
     return t.failures;
 }
 

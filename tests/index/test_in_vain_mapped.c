@@ -1,15 +1,13 @@
-/* Waiting in vain (tests/damage/test_in_vain.c), where verbs run without a post: there, and in all tests that count posts,
- * no verb runs in place (runs_at_once in task/batch.c). A task that has begun to doubt must see those too. */
+/* Waiting for a change that no client makes (tests/damage/test_in_vain.c), on a fabric that executes verbs in place,
+ * without a post (runs_at_once in task/batch.c). In test_in_vain and in all tests that count posts, no verb runs in
+ * place. A task that checks whether its retries make progress must see these verbs too. */
 #include "index/chime/chime.h"
+#include "pool/format/owner.h"
 #include "pool/handle.h"
-#include "pool/owner.h"
 #include "task/session.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 
 static _Atomic uint64_t *word_at(const far_pool *pool, far_addr addr) {
@@ -17,9 +15,9 @@ static _Atomic uint64_t *word_at(const far_pool *pool, far_addr addr) {
 }
 
 
-/* The lock of the only leaf names a session that lives, and does not hold it. (runs_at_once without `patience`: hangs.) */
-static void a_lock_of_nobody_is_found_out(void **state) {
-    (void)state;
+/* The lock of the only leaf names a live session that does not hold it. Proves that a put fails as corrupt. Hangs if
+ * runs_at_once does not check `patience`. */
+TEST(a_lock_without_a_holder_is_corrupt) {
     far_pool *pool;
     far_session *session;
     far_index *index;
@@ -27,7 +25,7 @@ static void a_lock_of_nobody_is_found_out(void **state) {
     assert_int_equal(far_session_open(pool, &session), 0);
     assert_int_equal(far_index_create(session, "index", "chime", "key_size=8,value_size=8", &index), 0);
     assert_int_equal(far_put(session, index, "aaaaaaaa", 8, "bbbbbbbb", 8), 0);
-    assert_ptr_equal(pool->fabric->ops->post, pool->fabric->runs_in_place);
+    assert_ptr_equal(pool->fabric->ops->post, pool->fabric->post_in_place);
     uint64_t root = *word_at(pool, index->descriptor + CHIME_ROOT_WORD);
     _Atomic uint64_t *lock = word_at(pool, chime_tail_addr(chime_state_of(index), root, CHIME_TAIL_L));
     uint64_t before = *lock, owner = far_owner_pack(pool->team.own->id, pool->team.own->generation, 0);
@@ -38,10 +36,4 @@ static void a_lock_of_nobody_is_found_out(void **state) {
     far_index_close(index);
     far_session_close(session);
     far_pool_close(pool);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_lock_of_nobody_is_found_out)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,60 +1,57 @@
-/* What an insert costs does not grow with the clients, nor with the memory nodes: many that load an empty index get more done
- * together than few, and the slowest of them do not wait for ever; on 8 memory nodes they are through sooner than on
- * one. All of it is in virtual time. */
+/* Proves that the cost of an insert grows neither with the number of clients nor with the number of memory nodes: many
+ * clients that load an empty index have a higher throughput than few, and a bounded latency; and on 8 memory nodes they
+ * finish sooner than on one. All times are virtual. */
 #include "client/op.h"
 #include "fabric/sim/sim.h"
 #include "farindex.h"
 #include "pool/handle.h"
 #include "task/points.h"
+#include "test.h"
 #include "workload/histogram.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { HANDLES = 16 };
 
 typedef struct subject {
     const char *kind, *options;
-    uint64_t mask; /* of the keys */
+    uint64_t mask; /* mask of the keys */
 } subject;
 
 typedef struct run {
-    unsigned memory_nodes, threads, seed; /* threads of each handle */
+    unsigned memory_nodes, threads, seed; /* threads: number of clients of each handle */
     uint64_t keys;
 } run;
 
-typedef struct crowd {
+typedef struct load_state {
     const subject *subject;
-    unsigned threads; /* of each handle */
+    unsigned threads; /* number of clients of each handle */
     far_sim_world *world;
     far_pool *pool[HANDLES];
     far_index *index[HANDLES];
-    uint64_t keys, next; /* to be inserted, over all clients; the first one that nobody has taken */
-    uint64_t slowest;    /* ns */
+    /* keys: number of keys to insert, over all clients; next: number of the next key that no client has taken */
+    uint64_t keys, next;
+    uint64_t slowest; /* longest insert, in ns */
     far_histogram took_ns;
-} crowd;
+} load_state;
 
 typedef struct client {
-    crowd *crowd;
+    load_state *load_state;
     unsigned handle;
     far_session *session;
 } client;
 
 typedef struct figures {
-    double trips, verbs, bytes; /* of an insert */
-    double p999, most;          /* us */
+    double trips, verbs, bytes; /* round trips, verbs and bytes READ per insert */
+    double p999, most;          /* latency of an insert, in us */
     double mops;
-    uint64_t drains; /* leaves that were replaced after a wait for epochs */
+    uint64_t drains; /* number of leaves that were replaced after a wait for epochs */
 } figures;
 
 
-static uint64_t drains_so_far(void) {
+static uint64_t count_drains(void) {
     uint64_t met = 0;
     for (size_t i = 0; i < far_point_count(); i++)
         if (strcmp(far_point_at(i)->name, "dolphin:drain") == 0)
@@ -65,7 +62,7 @@ static uint64_t drains_so_far(void) {
 
 static void load_keys(void *arg) {
     const client *me = arg;
-    crowd *c = me->crowd;
+    load_state *c = me->load_state;
     while (c->next < c->keys) {
         uint64_t key = (++c->next * 0x9e3779b97f4a7c15ull) & c->subject->mask, began = far_sim_now(c->world);
         assert_int_equal(far_insert(me->session, c->index[me->handle], &key, 8, &key, 8), 0);
@@ -76,7 +73,7 @@ static void load_keys(void *arg) {
 }
 
 
-static void open_crowd(crowd *c, client *clients, const run *how) {
+static void open_clients(load_state *c, client *clients, const run *how) {
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     static unsigned serial;
     char uri[160];
@@ -86,7 +83,7 @@ static void open_crowd(crowd *c, client *clients, const run *how) {
         unsigned h = i % HANDLES;
         if (i < HANDLES)
             assert_int_equal(far_pool_open(uri, &options, &c->pool[h]), 0);
-        clients[i] = (client){.crowd = c, .handle = h};
+        clients[i] = (client){.load_state = c, .handle = h};
         assert_int_equal(far_session_open(c->pool[h], &clients[i].session), 0);
         if (i == 0)
             assert_int_equal(
@@ -98,7 +95,7 @@ static void open_crowd(crowd *c, client *clients, const run *how) {
 }
 
 
-static void close_crowd(crowd *c, client *clients) {
+static void close_clients(load_state *c, client *clients) {
     for (unsigned h = 0; h < HANDLES; h++)
         far_index_close(c->index[h]);
     for (unsigned i = 0; i < HANDLES * c->threads; i++)
@@ -110,7 +107,7 @@ static void close_crowd(crowd *c, client *clients) {
 }
 
 
-static figures figures_of(const crowd *c, const client *clients, uint64_t ns) {
+static figures compute_figures(const load_state *c, const client *clients, uint64_t ns) {
     uint64_t trips = 0, verbs = 0, bytes = 0;
     for (unsigned i = 0; i < HANDLES * c->threads; i++) {
         far_stats stats;
@@ -128,103 +125,87 @@ static figures figures_of(const crowd *c, const client *clients, uint64_t ns) {
 }
 
 
-static figures load(const subject *subject, run how) {
-    crowd *c = calloc(1, sizeof(*c));
+static figures run_load(const subject *subject, run how) {
+    load_state *c = calloc(1, sizeof(*c));
     client *clients = calloc((size_t)HANDLES * how.threads, sizeof(*clients));
     assert_true(c && clients);
-    *c = (crowd){.subject = subject, .threads = how.threads, .keys = how.keys};
-    open_crowd(c, clients, &how);
-    uint64_t began = far_sim_now(c->world), drains = drains_so_far();
+    *c = (load_state){.subject = subject, .threads = how.threads, .keys = how.keys};
+    open_clients(c, clients, &how);
+    uint64_t began = far_sim_now(c->world), drains = count_drains();
     for (unsigned i = 0; i < HANDLES * how.threads; i++)
         far_sim_start(c->pool[clients[i].handle]->fabric, "client", load_keys, &clients[i]);
     assert_int_equal(far_sim_run(c->world), FAR_SIM_ENDED);
-    figures f = figures_of(c, clients, far_sim_now(c->world) - began);
-    f.drains = drains_so_far() - drains;
+    figures f = compute_figures(c, clients, far_sim_now(c->world) - began);
+    f.drains = count_drains() - drains;
     print_message(
         "%s, %u clients, %u memory nodes, seed %u: %.2f round trips, %.2f verbs, %.0f bytes read, p999 %.0f us, "
         "at most %.0f, %.1f Mops\n",
         subject->kind, HANDLES * how.threads, how.memory_nodes, how.seed, f.trips, f.verbs, f.bytes, f.p999, f.most,
         f.mops);
-    close_crowd(c, clients);
+    close_clients(c, clients);
     return f;
 }
 
 
-/* ---- 16 clients, 512 clients ---- */
+/* ---- 512 clients compared with 16 ---- */
 
-static void costs_many_what_it_costs_few(const subject *subject, double p999) {
-    figures few = load(subject, (run){1, 1, 1, 30000}), many = load(subject, (run){1, 32, 1, 30000});
+static void compare_512_clients_with_16(const subject *subject, double p999) {
+    figures few = run_load(subject, (run){1, 1, 1, 30000}), many = run_load(subject, (run){1, 32, 1, 30000});
     assert_true(many.trips <= 1.2 * few.trips && many.verbs <= 1.2 * few.verbs);
     assert_true(many.mops >= 2.5 * few.mops);
     assert_true(many.p999 <= p999);
 }
 
 
-/* Without queue.c, and with an insert that sleeps the longer the more often it found a lock held, p999 is 1200 us. */
-static void a_load_of_chime_by_many_costs_what_it_costs_few(void **state) {
-    (void)state;
-    costs_many_what_it_costs_few(&(subject){"chime", "key_size=8,value_size=8", UINT64_MAX}, 750);
+/* The limit for p999 is 750 us. Without the combined inserts of write_queue.c, and if an insert waited longer after
+ * each failed lock attempt, p999 would be 1200 us. */
+TEST(a_load_of_chime_by_many_costs_as_much_as_by_few) {
+    compare_512_clients_with_16(&(subject){"chime", "key_size=8,value_size=8", UINT64_MAX}, 750);
 }
 
 
-/* All nodes of depth 2 are below 16 of depth 1, and the directory has 16 words: as dense as 480,000 keys by default, and
- * segments of the skip table grow under all clients. (When everybody who meets a full segment copies it: 13 verbs instead
- * of 7.7, p999 1765 us.) */
-static void a_load_of_dart_by_many_costs_what_it_costs_few(void **state) {
-    (void)state;
-    costs_many_what_it_costs_few(&(subject){"dart", "directory_bits=4", ~0xf0ull}, 1050);
+/* All nodes of depth 2 are below 16 nodes of depth 1, and the directory has 16 words. So the tree is as dense as with
+ * 480,000 keys by default, and segments of the skip table grow while all clients use them. (If every client that finds
+ * a full segment copied it, an insert would take 13 verbs instead of 7.7, with a p999 of 1765 us.) */
+TEST(a_load_of_dart_by_many_costs_as_much_as_by_few) {
+    compare_512_clients_with_16(&(subject){"dart", "directory_bits=4", ~0xf0ull}, 1050);
 }
 
 
-/* ---- One memory node, 8 memory nodes ---- */
+/* ---- 8 memory nodes compared with one ---- */
 
-static figures of_8_nodes_beside_one(const subject *subject, unsigned seed) {
-    figures one = load(subject, (run){1, 32, seed, 60000}), eight = load(subject, (run){8, 32, seed, 60000});
+static figures compare_8_memory_nodes_with_one(const subject *subject, unsigned seed) {
+    figures one = run_load(subject, (run){1, 32, seed, 60000}), eight = run_load(subject, (run){8, 32, seed, 60000});
     assert_true(eight.p999 <= one.p999 && eight.most <= one.most && eight.mops >= 3 * one.mops);
     assert_true(eight.trips <= 1.15 * one.trips);
     return eight;
 }
 
 
-static void more_memory_nodes_make_no_insert_slower(void **state) {
-    (void)state;
+TEST(more_memory_nodes_make_no_insert_slower) {
     static const subject subjects[] = {{"chime", "key_size=8,value_size=8", UINT64_MAX},
                                        {"dart", "", UINT64_MAX},
                                        {"shard", "", UINT64_MAX},
                                        {"smart", "", UINT64_MAX}};
     for (size_t i = 0; i < sizeof(subjects) / sizeof(subjects[0]); i++)
-        of_8_nodes_beside_one(&subjects[i], 1);
+        compare_8_memory_nodes_with_one(&subjects[i], 1);
 }
 
 
 static const subject dolphin = {"dolphin", "key_size=8,value_size=8", UINT64_MAX};
 
-/* The root lies on one memory node. Were it READ as a whole by all whose caches are behind, that node could not send as much:
- * whoever comes to a leaf on it stays there for long, and a leaf that is never seen empty of clients is replaced only
- * after epochs, milliseconds in which all others wait for it. */
-static void more_memory_nodes_make_no_insert_of_dolphin_slower(void **state) {
-    (void)state;
+/* The root is on one memory node. If each client with an outdated cache READ the whole root, that memory node would be
+ * overloaded. Then writers stay in the leaves on it for a long time; a leaf that is never observed without writers is
+ * replaced only after a wait for epochs, milliseconds in which all other clients wait for it. */
+TEST(more_memory_nodes_make_no_insert_of_dolphin_slower) {
     for (unsigned seed = 1; seed <= 3; seed++)
-        assert_true(of_8_nodes_beside_one(&dolphin, seed).bytes <= 900);
+        assert_true(compare_8_memory_nodes_with_one(&dolphin, seed).bytes <= 900);
 }
 
 
-/* Two clients and more for each leaf: somebody who came late is nearly always in a leaf that is being replaced. It is not for
- * them that the epochs are waited for, which take more than 3 ms. */
-static void late_writers_do_not_hold_up_a_change(void **state) {
-    (void)state;
+/* With two and more clients per leaf, nearly every leaf that is being replaced has a writer that entered it late.
+ * Proves that the replacement does not wait for epochs because of such writers; that would take more than 3 ms. */
+TEST(late_writers_do_not_delay_a_replacement) {
     for (unsigned seed = 1; seed <= 3; seed++)
-        assert_int_equal(load(&dolphin, (run){8, 64, seed, 128000}).drains, 0);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_load_of_chime_by_many_costs_what_it_costs_few),
-        cmocka_unit_test(a_load_of_dart_by_many_costs_what_it_costs_few),
-        cmocka_unit_test(more_memory_nodes_make_no_insert_slower),
-        cmocka_unit_test(more_memory_nodes_make_no_insert_of_dolphin_slower),
-        cmocka_unit_test(late_writers_do_not_hold_up_a_change),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+        assert_int_equal(run_load(&dolphin, (run){8, 64, seed, 128000}).drains, 0);
 }

@@ -1,18 +1,22 @@
-/* A client is stopped before a verb of one of its operations, with whatever it holds by then. Every call of the others ends
- * within a bounded time: it does what it was asked for, or says FAR_ERR_BUSY, names the one that is stopped, and has changed
- * nothing. When that one goes on all is well; and where the others may evict it, no call is refused.
+/* Client A is stopped before a verb of one of its operations, with any lock and pin that it holds by then. Proves that
+ * every call of other clients ends within a bounded time: it succeeds, or it fails with FAR_ERR_BUSY, names client A,
+ * and has changed nothing. Proves too that all data are correct after A continues, and that no call is refused if
+ * clients may be evicted.
  *
- * test_stopped_anywhere [FILTER]      FARINDEX_STOPS: at so many verbs of each story */
+ * test_stopped_anywhere [FILTER]      FARINDEX_STOPS sets the number of verbs at which A is stopped in each script */
 #include "stage.h"
 #include "task/session.h"
+#include "test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define KEYS     40u                  /* 0, 10, 20 ..: c has written them; a works on some, on others nobody but b */
-#define STOPS    4u                   /* of each script */
-#define BOUND_NS (12 * 1000000000ull) /* virtual: FAR_BLOCKED_TICKS, and what is done besides */
+/* Client C has written the keys 0, 10, 20 and so on. A works on some keys, and B alone on others. */
+#define KEYS  40u
+#define STOPS 4u /* number of stops in each script */
+/* virtual time: more than FAR_STALL_TICKS, the longest time that a client waits for a stopped one */
+#define BOUND_NS (12 * 1000000000ull)
 
 typedef struct story {
     const char *kind, *options;
@@ -37,12 +41,12 @@ static const story stories[] = {
     {"smart", "lockfree_nodes=off", true},
 };
 
-static unsigned refused, served; /* calls of a story */
+static unsigned refused, served; /* number of calls of a story */
 
 
 static const char *key_of(unsigned number) {
     static char key[16];
-    snprintf(key, sizeof(key), "key %04u", number); /* of 8 bytes, as values */
+    snprintf(key, sizeof(key), "key %04u", number); /* 8 bytes, like the values */
     return key;
 }
 
@@ -54,29 +58,29 @@ static const char *value_of(char who, unsigned number) {
 }
 
 
-static unsigned stops(void) {
+static unsigned count_stops(void) {
     const char *wish = getenv("FARINDEX_STOPS");
     return wish ? (unsigned)strtoul(wish, NULL, 10) : STOPS;
 }
 
 
-/* ---- What a does ---- */
+/* ---- The operations of A ---- */
 
 typedef struct script {
     far_op_kind kind;
-    unsigned first, count; /* every tenth number */
+    unsigned first, count; /* A works on every tenth number from `first` on */
 } script;
 
 static const script scripts[] = {{FAR_OP_UPDATE, 100, 20}, {FAR_OP_INSERT, 1000, 60}, {FAR_OP_DELETE, 100, 30}};
 
 static struct {
     const script *script;
-    unsigned number; /* of the key that it works on */
+    unsigned number; /* number of the key on which A works now */
     uint64_t verbs;
 } work;
 
 
-static void work_main(void *actor) {
+static void run_script(void *actor) {
     stage_actor *a = actor;
     a->result = 0;
     for (unsigned i = 0; i < work.script->count && a->result == 0; i++) {
@@ -89,12 +93,13 @@ static void work_main(void *actor) {
 
 
 static void open_story(stage *s, const story *of, const script *script, bool evict) {
-    stage_open(s, of->kind, of->options, evict ? "questions=on" : NULL); /* then clients can be evicted */
+    /* an option of the simulator without which clients cannot be evicted */
+    stage_open(s, of->kind, of->options, evict ? "questions=on" : NULL);
     s->b.pool->options.evict_after_ms = evict;
     for (unsigned i = 0; i < KEYS; i++)
         stage_write(&s->c, key_of(10 * i), value_of('c', 10 * i));
     work.script = script;
-    stage_start_main(&s->a, "a", work_main);
+    stage_start_main(&s->a, "a", run_script);
 }
 
 
@@ -103,12 +108,12 @@ static void count_verb(void *ctx, const far_sim_posted *posted) {
 }
 
 
-/* ---- What b asks for meanwhile ---- */
+/* ---- The calls of B while A is stopped ---- */
 
 typedef struct call {
     far_op_kind kind;
-    bool beside;     /* the key lies beside the one that a works on; else far from it */
-    unsigned number; /* of the key, or behind that one's */
+    bool near_a;     /* the key is a neighbour of the key on which A works; otherwise it is distant */
+    unsigned number; /* number of the key; if near_a is set, it is added to the number of A's key */
 } call;
 
 static const call calls[] = {
@@ -120,21 +125,21 @@ static const call calls[] = {
 enum { CALLS = sizeof(calls) / sizeof(calls[0]) };
 
 
-static unsigned number_of(const call *c, unsigned working) {
-    return c->beside ? working + c->number : c->number;
+static unsigned key_number(const call *c, unsigned working) {
+    return c->near_a ? working + c->number : c->number;
 }
 
 
-/* a works on it too: nobody can tell what the call finds. */
-static bool is_shared(const call *c) {
-    return c->beside && c->number == 0;
+/* Whether A works on the same key, so that the result of the call is not determined. */
+static bool key_is_shared(const call *c) {
+    return c->near_a && c->number == 0;
 }
 
 
-static char words[256]; /* of the last call */
+static char words[256]; /* error message of the last call */
 
 
-static void call_main(void *actor) {
+static void run_call(void *actor) {
     stage_actor *b = actor;
     b->result = stage_run(b);
     snprintf(words, sizeof(words), "%s", b->result < 0 ? far_last_error() : "");
@@ -142,12 +147,12 @@ static void call_main(void *actor) {
 }
 
 
-static int do_one(stage *s, const call *c, unsigned working, const char *where) {
+static int run_and_check_call(stage *s, const call *c, unsigned working, const char *where) {
     char name[32];
-    unsigned number = number_of(c, working);
+    unsigned number = key_number(c, working);
     uint64_t began = far_sim_now(s->world);
     stage_set(&s->b, c->kind, key_of(number), value_of('b', number));
-    stage_start_main(&s->b, "b", call_main);
+    stage_start_main(&s->b, "b", run_call);
     while (!s->b.ended && far_sim_now(s->world) - began < BOUND_NS)
         far_sim_run_for(s->world, BOUND_NS / 100);
     if (!s->b.ended)
@@ -155,27 +160,27 @@ static int do_one(stage *s, const call *c, unsigned working, const char *where) 
     snprintf(name, sizeof(name), "client %u,", s->a.pool->team.own->id);
     if (s->b.result == FAR_ERR_BUSY && !strstr(words, name))
         fail_msg("%s: '%s' does not name %s", where, words, name);
-    if (s->b.result < 0 && s->b.result != FAR_ERR_BUSY && !(is_shared(c) && s->b.result == FAR_ERR_NOT_FOUND))
-        fail_msg("%s: call %u gave %d (%s)", where, (unsigned)(c - calls), s->b.result, words);
+    if (s->b.result < 0 && s->b.result != FAR_ERR_BUSY && !(key_is_shared(c) && s->b.result == FAR_ERR_NOT_FOUND))
+        fail_msg("%s: call %u returned %d (%s)", where, (unsigned)(c - calls), s->b.result, words);
     refused += s->b.result == FAR_ERR_BUSY;
     served += s->b.result != FAR_ERR_BUSY;
     return s->b.result;
 }
 
 
-static void is_as_told(stage *s, const call *c, unsigned working, int result, const char *where) {
-    unsigned number = number_of(c, working);
+static void assert_key_matches_result(stage *s, const call *c, unsigned working, int result, const char *where) {
+    unsigned number = key_number(c, working);
     bool done = result >= 0, there = c->kind == FAR_OP_DELETE ? !done : c->kind != FAR_OP_INSERT || done;
     bool written = done && (c->kind == FAR_OP_INSERT || c->kind == FAR_OP_UPDATE || c->kind == FAR_OP_PUT);
-    if (!is_shared(c) && c->kind != FAR_OP_SCAN &&
+    if (!key_is_shared(c) && c->kind != FAR_OP_SCAN &&
         !stage_reads(&s->c, key_of(number), there ? value_of(written ? 'b' : 'c', number) : NULL))
-        fail_msg("%s: call %u was told %d, and its key is not so", where, (unsigned)(c - calls), result);
+        fail_msg("%s: call %u returned %d, but its key does not match that", where, (unsigned)(c - calls), result);
 }
 
 
 /* ---- Stories ---- */
 
-static uint64_t verbs_of(const story *of, const script *script, bool evict) {
+static uint64_t count_verbs(const story *of, const script *script, bool evict) {
     stage s;
     open_story(&s, of, script, evict);
     work.verbs = 0;
@@ -188,7 +193,7 @@ static uint64_t verbs_of(const story *of, const script *script, bool evict) {
 }
 
 
-static void stopped_at(const story *of, const script *script, unsigned nth, bool evict) {
+static void run_story_stopped_at(const story *of, const script *script, unsigned nth, bool evict) {
     stage s;
     int results[CALLS] = {0};
     char where[160];
@@ -198,44 +203,44 @@ static void stopped_at(const story *of, const script *script, unsigned nth, bool
     snprintf(where, sizeof(where), "%s %s, operation %d of key %u stopped at verb %u", of->kind, of->options,
              script->kind, working, nth);
     for (unsigned i = 0; i < CALLS - (of->ordered ? 0u : 1u); i++) {
-        results[i] = do_one(&s, &calls[i], working, where);
+        results[i] = run_and_check_call(&s, &calls[i], working, where);
         if (evict && results[i] == FAR_ERR_BUSY)
             fail_msg("%s: call %u is refused: %s", where, i, words);
     }
     stage_finish(&s.a);
     if (s.a.result < 0 && !(evict && s.a.result == FAR_ERR_FENCED) && s.a.result != FAR_ERR_NOT_FOUND)
-        fail_msg("%s: it went on, and was told %d (%s)", where, s.a.result, far_last_error());
+        fail_msg("%s: after it continued it failed with %d (%s)", where, s.a.result, far_last_error());
     for (unsigned i = 0; i < CALLS - (of->ordered ? 0u : 1u); i++)
-        is_as_told(&s, &calls[i], working, results[i], where);
+        assert_key_matches_result(&s, &calls[i], working, results[i], where);
     if (s.a.result == FAR_ERR_FENCED)
         stage_kill(&s, &s.a);
     stage_close(&s);
 }
 
 
-static void stopped_anywhere(const story *of, bool evict) {
+static void run_story(const story *of, bool evict) {
     refused = served = 0;
     for (unsigned i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
-        uint64_t verbs = verbs_of(of, &scripts[i], evict);
-        for (unsigned k = 0; k < stops(); k++)
-            stopped_at(of, &scripts[i], 1 + (unsigned)(verbs * (2 * k + 1) / (2 * stops())), evict);
+        uint64_t verbs = count_verbs(of, &scripts[i], evict);
+        for (unsigned k = 0; k < count_stops(); k++)
+            run_story_stopped_at(of, &scripts[i], 1 + (unsigned)(verbs * (2 * k + 1) / (2 * count_stops())), evict);
     }
     print_message("%s %s: %u served, %u refused\n", of->kind, of->options, served, refused);
     assert_true(served > 0);
 }
 
 
-static void each_call_ends_and_says_who_is_in_the_way(void **state) {
-    stopped_anywhere(*state, false);
+TEST_FUNCTION(each_call_ends_and_names_the_stopped_client) {
+    run_story(*state, false);
 }
 
 
-static void with_eviction_none_is_refused(void **state) {
-    stopped_anywhere(*state, true);
+TEST_FUNCTION(with_eviction_no_call_is_refused) {
+    run_story(*state, true);
 }
 
 
-/* ---- Together ---- */
+/* ---- Merged operations ---- */
 
 #define JOINED 5u
 
@@ -248,7 +253,7 @@ static struct {
 } joint;
 
 
-static void join_main(void *arg) {
+static void run_merged_puts(void *arg) {
     far_op *ops[JOINED], *done[JOINED];
     char key[16], values[JOINED][16];
     (void)arg;
@@ -265,14 +270,14 @@ static void join_main(void *arg) {
 }
 
 
-/* Puts of one key that are one round of RDWC, whose leader is refused: so are all, and the value of none is there. */
-static void who_has_joined_is_refused_too(void **state) {
+/* Several puts of one key are merged by RDWC, and their leader is refused. Proves that all puts are refused, and that
+ * no value is stored. */
+TEST(merged_puts_are_refused_together) {
     static const struct {
         const char *kind, *options, *point;
     } held[] = {{"smart", "update=lock", "smart:locked"},
                 {"chime", "", "chime:locked"},
                 {"shard", "partitions=1,bits=10,key_size=8,value_size=8", "shard:locked"}};
-    (void)state;
     for (unsigned k = 0; k < sizeof(held) / sizeof(held[0]); k++) {
         stage s;
         far_pool_options options = FAR_POOL_OPTIONS_INIT;
@@ -283,14 +288,14 @@ static void who_has_joined_is_refused_too(void **state) {
         stage_write(&s.c, key_of(100), value_of('c', 100));
         stage_start(&s.a, FAR_OP_PUT, key_of(100), value_of('a', 100));
         stage_stop_at(&s.a, (far_sim_match){.point = held[k].point});
-        world_start(joint.pool, "joint", join_main, NULL);
+        world_start(joint.pool, "joint", run_merged_puts, NULL);
         uint64_t began = far_sim_now(s.world);
         while (!joint.ended && far_sim_now(s.world) - began < 2 * BOUND_NS)
             far_sim_run_for(s.world, BOUND_NS / 100);
         assert_true(joint.ended);
         for (unsigned i = 0; i < JOINED; i++)
             if (joint.ops[i].result != FAR_ERR_BUSY)
-                fail_msg("%s: put %u gave %d", held[k].kind, i, joint.ops[i].result);
+                fail_msg("%s: put %u returned %d", held[k].kind, i, joint.ops[i].result);
         stage_finish(&s.a);
         assert_int_equal(s.a.result, 0);
         assert_true(stage_reads(&s.c, key_of(100), value_of('a', 100)));
@@ -302,19 +307,12 @@ static void who_has_joined_is_refused_too(void **state) {
 }
 
 
-int main(int argc, char **argv) {
-    enum { STORIES = sizeof(stories) / sizeof(stories[0]) };
-    struct CMUnitTest tests[2 * STORIES + 1] = {[2 * STORIES] = cmocka_unit_test(who_has_joined_is_refused_too)};
-    static char names[2 * STORIES][128];
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    for (unsigned at = 0; at < 2 * STORIES; at++) {
-        bool evict = at % 2;
-        const story *of = &stories[at / 2];
-        snprintf(names[at], sizeof(names[at]), "%s %s%s", of->kind, of->options, evict ? " evicted" : "");
-        tests[at] = (struct CMUnitTest){
-            names[at], evict ? with_eviction_none_is_refused : each_call_ends_and_says_who_is_in_the_way, NULL, NULL,
-            (void *)of};
+TEST_GENERATOR(add_stories) {
+    for (unsigned at = 0; at < sizeof(stories) / sizeof(stories[0]); at++) {
+        char name[128];
+        snprintf(name, sizeof(name), "%s %s", stories[at].kind, stories[at].options);
+        test_add(name, each_call_ends_and_names_the_stopped_client, NULL, NULL, (void *)&stories[at]);
+        snprintf(name, sizeof(name), "%s %s evicted", stories[at].kind, stories[at].options);
+        test_add(name, with_eviction_no_call_is_refused, NULL, NULL, (void *)&stories[at]);
     }
-    return cmocka_run_group_tests_name("stopped anywhere", tests, NULL, NULL);
 }

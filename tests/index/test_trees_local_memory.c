@@ -1,28 +1,25 @@
-/* DART and SMART when the process has no memory left: for every n there is none the n-th time that an operation needs
- * more scratch memory. It says so, or tries again, and what it had put until then is not posted, neither with what it
- * puts when it tries again nor at its end: the memory of those verbs, and in walks the pin, are gone. (Without
- * far_forget in dart's tour, smart's passes or smart's accept_node it is.) */
+/* DART and SMART in a process without memory: for every n, the n-th request of an operation for scratch memory fails.
+ * Proves that the operation fails with FAR_ERR_NO_MEMORY or tries again, and that verbs which it has added to a batch
+ * before are not posted, neither by the next attempt nor at the end of the operation, because the local memory for
+ * those verbs, and in walks their pin, no longer exist. Fails without far_discard_batch in dart's traversal, in smart's
+ * traversal, or in smart's accept_node. */
 #include "../support/world.h"
 #include "fabric/sim/sim.h"
 #include "farindex.h"
 #include "pool/handle.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #define KEYS     120
-#define LONG_KEY 4095 /* its hashes fill a chunk of scratch memory */
+#define LONG_KEY 4095 /* the hashes of such a key fill a chunk of scratch memory */
 #define KNOWN    4096
 
-static unsigned fails_in; /* 0: never */
+static unsigned requests_until_failure; /* number of requests until one fails; 0: none fails */
 static bool failed;
-static far_addr known[KNOWN]; /* what the operation READs */
+static far_addr known_addresses[KNOWN]; /* addresses that the operation READs */
 static unsigned known_count, posted_late;
 static far_sim_world *world;
 static far_pool *pool;
@@ -30,10 +27,10 @@ static far_index *map;
 static char value[4000], long_key[LONG_KEY];
 
 
-/* In the place of the library's: scratch memory comes from here. */
+/* Replaces the function of the C library, from which the library gets its scratch memory. */
 void *aligned_alloc(size_t alignment, size_t size) {
     void *memory;
-    if (fails_in && --fails_in == 0) {
+    if (requests_until_failure && --requests_until_failure == 0) {
         failed = true;
         return NULL;
     }
@@ -41,8 +38,8 @@ void *aligned_alloc(size_t alignment, size_t size) {
 }
 
 
-/* What one attempt had put goes with what another puts. */
-static bool is_there_twice(const far_sim_posted *posted) {
+/* Returns whether verbs of a failed attempt are in the same batch as those of the next attempt. */
+static bool verb_is_in_batch_twice(const far_sim_posted *posted) {
     unsigned times = 0;
     for (uint32_t i = 0; i < posted->batch->count; i++) {
         const far_verb *verb = &posted->batch->verbs[i];
@@ -52,16 +49,16 @@ static bool is_there_twice(const far_sim_posted *posted) {
 }
 
 
-static void note(void *ctx, const far_sim_posted *posted) {
+static void record_verb(void *ctx, const far_sim_posted *posted) {
     (void)ctx;
     bool is_known = false;
     for (unsigned i = 0; i < known_count && !is_known; i++)
-        is_known = known[i] == posted->verb->addr;
+        is_known = known_addresses[i] == posted->verb->addr;
     bool pinned = posted->batch->pin_clock != UINT64_MAX;
     if (failed)
-        posted_late += is_known && (!pinned || is_there_twice(posted));
-    else if (!fails_in && pinned && !is_known && known_count < KNOWN)
-        known[known_count++] = posted->verb->addr;
+        posted_late += is_known && (!pinned || verb_is_in_batch_twice(posted));
+    else if (!requests_until_failure && pinned && !is_known && known_count < KNOWN)
+        known_addresses[known_count++] = posted->verb->addr;
 }
 
 
@@ -72,7 +69,7 @@ static int count_pair(void *ctx, const void *key, size_t key_len, const void *by
 }
 
 
-static int get(far_session *session) {
+static int get_long_key(far_session *session) {
     char back[sizeof(value)];
     size_t length;
     int err = far_get(session, map, long_key, LONG_KEY, back, sizeof(back), &length);
@@ -81,8 +78,8 @@ static int get(far_session *session) {
 }
 
 
-/* Not even a slot of the last node is known. */
-static int get_none(far_session *session) {
+/* Gets a key of which not even the slot in the last node exists. */
+static int get_absent_key(far_session *session) {
     char back[8], other[LONG_KEY];
     memcpy(other, long_key, LONG_KEY);
     other[LONG_KEY - 1] = 'x';
@@ -91,7 +88,7 @@ static int get_none(far_session *session) {
 }
 
 
-static int scan(far_session *session) {
+static int scan_all(far_session *session) {
     unsigned pairs = 0;
     int64_t count = far_scan(session, map, NULL, 0, NULL, 0, 0, count_pair, &pairs);
     assert_true(count < 0 || (count == KEYS + 2 && pairs == KEYS));
@@ -99,18 +96,18 @@ static int scan(far_session *session) {
 }
 
 
-static int check(far_session *session) {
+static int check_index(far_session *session) {
     return far_index_check(session, map, fail_at_problem, NULL);
 }
 
 
-static void set_up(const char *kind) {
+static void open_kind(const char *kind) {
     far_session *session;
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     char uri[WORLD_URI], key[16];
     world_uri(uri, "seed=1,size=32M,faults=none");
     options.rdwc = -1;
-    options.no_thread = 1; /* nobody else asks for memory meanwhile */
+    options.no_thread = 1; /* so that no other thread allocates memory */
     world = world_join(uri, &options, &pool, &session);
     assert_int_equal(far_index_create(session, "map", kind, "max_key=4095", &map), 0);
     memset(value, 'v', sizeof(value));
@@ -122,20 +119,21 @@ static void set_up(const char *kind) {
     assert_int_equal(far_insert(session, map, long_key, LONG_KEY, "8 bytes!", 8), 0);
     assert_int_equal(far_insert(session, map, long_key, LONG_KEY - 1, "8 bytes!", 8), 0);
     far_session_close(session);
-    far_sim_on_verb(world, note, NULL);
+    far_sim_on_verb(world, record_verb, NULL);
 }
 
 
-static void tear_down(void) {
+static void close_pool(void) {
     far_sim_on_verb(world, NULL, NULL);
-    world_assert_watch_is_content(world);
+    world_assert_no_checker_error(world);
     far_index_close(map);
     far_pool_close(pool);
 }
 
 
-/* Every session begins without scratch memory. Returns how often it failed. */
-static unsigned at_every_place(int (*operation)(far_session *session)) {
+/* Runs the operation in new sessions, which have no scratch memory, and lets each request for memory fail once. Returns
+ * the number of failures. */
+static unsigned fail_each_request(int (*operation)(far_session *session)) {
     unsigned times = 0;
     far_session *session;
     known_count = 0;
@@ -146,9 +144,9 @@ static unsigned at_every_place(int (*operation)(far_session *session)) {
     for (bool more = true; more; times += more) {
         assert_int_equal(far_session_open(pool, &session), 0);
         posted_late = 0;
-        fails_in = times + 1;
+        requests_until_failure = times + 1;
         int result = operation(session);
-        fails_in = 0;
+        requests_until_failure = 0;
         more = failed;
         failed = false;
         assert_true(result == 0 || (more && result == FAR_ERR_NO_MEMORY));
@@ -160,20 +158,13 @@ static unsigned at_every_place(int (*operation)(far_session *session)) {
 }
 
 
-static void trees_do_without_memory(void **state) {
-    (void)state;
+TEST(trees_survive_lack_of_memory) {
     static const char *const kinds[] = {"dart", "smart"};
     for (unsigned i = 0; i < 2; i++) {
-        set_up(kinds[i]);
-        unsigned gets = at_every_place(get) + at_every_place(get_none), scans = at_every_place(scan),
-                 checks = at_every_place(check);
+        open_kind(kinds[i]);
+        unsigned gets = fail_each_request(get_long_key) + fail_each_request(get_absent_key),
+                 scans = fail_each_request(scan_all), checks = fail_each_request(check_index);
         assert_true(gets > 1 && scans > 10 && checks > 1);
-        tear_down();
+        close_pool();
     }
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(trees_do_without_memory)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,9 @@
-/* DART and SMART: walks, checks and counts in slices of a few leaves say the same as those in one, and what acts only
- * after many operations, acts after few when it is told to. */
+/* Proves that walks, checks and usage counts return the same results in slices of a few nodes as in one slice, and that
+ * an adjustment of DART which normally follows many operations can be configured to follow a few. */
 #include "../support/world.h"
 #include "base/random.h"
-#include "index/dart/est.h"
+#include "index/dart/skiptable/skiptable.h"
+#include "test.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +23,7 @@ static far_session *session;
 static far_index *map;
 
 
-/* Many begin with others, and bytes are the smallest and the largest too. */
+/* Many keys are prefixes of others, and the bytes 0 and 255 occur. */
 static void make_keys(void) {
     static const uint8_t alphabet[] = {0, 'a', 'b', 255};
     far_random random;
@@ -35,7 +36,7 @@ static void make_keys(void) {
 }
 
 
-static void set_up(const char *kind, const char *options) {
+static void open_kind(const char *kind, const char *options) {
     char uri[WORLD_URI];
     world_uri(uri, "seed=1,size=32M,memory_nodes=2,faults=none");
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
@@ -49,24 +50,24 @@ static void set_up(const char *kind, const char *options) {
 }
 
 
-static void tear_down(void) {
+static void close_pool(void) {
     world_assert_nothing_leaked(session);
-    world_assert_watch_is_content(world);
+    world_assert_no_checker_error(world);
     far_index_close(map);
     far_session_close(session);
     far_pool_close(pool);
 }
 
 
-/* All objects are told of, once where they are counted, whatever leaf a slice ends at. (Fails when a slice begins at
- * another place than where the one before ended, and when a node around that place counts twice.) */
-static void slices_miss_nothing(const char *kind, const char *more) {
+/* Proves that every object is reported, and counted once, at whatever leaf a slice ends. Fails if a slice begins at
+ * another place than where the previous one has ended, or if a node at that place is counted twice. */
+static void assert_slices_agree(const char *kind, const char *more) {
     static const unsigned slices[] = {1000, 2, 3, 7};
     far_usage whole = {0}, usage;
     for (unsigned slice = 0; slice < sizeof(slices) / sizeof(slices[0]); slice++) {
         char options[64];
         snprintf(options, sizeof(options), "walk_slice=%u%s", slices[slice], more);
-        set_up(kind, options);
+        open_kind(kind, options);
         assert_int_equal(far_index_check(session, map, fail_at_problem, NULL), 0);
         assert_int_equal(far_index_usage(session, map, &usage), 0);
         if (slice == 0)
@@ -75,41 +76,37 @@ static void slices_miss_nothing(const char *kind, const char *more) {
         assert_true(usage.keys == whole.keys && usage.key_bytes == whole.key_bytes);
         assert_int_equal(usage.value_bytes, whole.value_bytes);
         assert_int_equal(usage.pool_bytes, whole.pool_bytes);
-        tear_down();
+        close_pool();
     }
 }
 
 
-static void dart_slices(void **state) {
-    (void)state;
-    slices_miss_nothing("dart", ",directory_bits=3");
+TEST(dart_slices) {
+    assert_slices_agree("dart", ",directory_bits=3");
 }
 
 
-static void chime_slices(void **state) {
-    (void)state;
-    slices_miss_nothing("chime", ",span=12,hop=4");
+TEST(chime_slices) {
+    assert_slices_agree("chime", ",span=12,hop=4");
 }
 
 
-static void smart_slices(void **state) {
-    (void)state;
-    slices_miss_nothing("smart", "");
+TEST(smart_slices) {
+    assert_slices_agree("smart", "");
 }
 
 
-static void dolphin_slices(void **state) {
-    (void)state;
-    slices_miss_nothing("dolphin", ",leaf_slots=2");
-    slices_miss_nothing("dolphin", "");
+TEST(dolphin_slices) {
+    assert_slices_agree("dolphin", ",leaf_slots=2");
+    assert_slices_agree("dolphin", "");
 }
 
 
-static uint64_t entries_below(uint64_t word, unsigned length) {
+static uint64_t count_entries_below(uint64_t word, unsigned length) {
     uint64_t count = 0;
     const uint64_t *slots = word ? world_bytes(world, dart_word_addr(word)) : NULL;
     for (unsigned i = 0; dart_is_table(word) && i < DART_TABLE_WORDS; i++)
-        count += entries_below(slots[i], length);
+        count += count_entries_below(slots[i], length);
     for (unsigned s = 0; word && !dart_is_table(word) && s < DART_EST_GROUP_SLOTS << dart_directory_log_groups(word);
          s++) {
         if (!dart_est_is_committed(slots[s]))
@@ -121,26 +118,26 @@ static uint64_t entries_below(uint64_t word, unsigned length) {
 }
 
 
-static uint64_t entries_of_length(unsigned length) {
+static uint64_t count_entries_of_length(unsigned length) {
     uint64_t count = 0;
     const dart_est *est = dart_est_of(map);
     for (unsigned i = 0; i < 1u << est->bits; i++)
-        count += entries_below(world_word(world, dart_spot_at(est, i).addr), length);
+        count += count_entries_below(world_word(world, dart_dir_slot_at(est, i).addr), length);
     return count;
 }
 
 
-/* After a few operations the lengths follow the keys, the table is filled by a tour in many slices, and nothing is left
- * of the lengths that were dropped. (Fails when the tour that fills does not go on, or begins each slice anew.) */
-static void dart_adjusts_after_few_operations(void **state) {
-    (void)state;
+/* Proves that after a few operations the prefix lengths follow the keys, that a traversal in many slices fills the skip
+ * table, and that no entries of dropped lengths remain. Fails if that traversal does not continue, or starts again in
+ * each slice. */
+TEST(dart_adjusts_after_few_operations) {
     char back[KEY_MAX];
     for (unsigned slice = 1; slice < 6; slice += 4) {
         char options[64];
         snprintf(options, sizeof(options), "adjust_every=64,walk_slice=%u,directory_bits=3", slice);
-        set_up("dart", options);
+        open_kind("dart", options);
         const dart_est *est = dart_est_of(map);
-        for (unsigned round = 0; round < 400 && est->adjust.next < 4096; round++) {
+        for (unsigned round = 0; round < 400 && est->adjust.next_adjustment < 4096; round++) {
             const key *k = &keys[round % KEYS];
             assert_int_equal(far_get(session, map, k->bytes, k->length, back, sizeof(back), NULL), 0);
             far_sim_sleep(world, 1000000);
@@ -153,22 +150,10 @@ static void dart_adjusts_after_few_operations(void **state) {
         assert_memory_equal(list->lookup, list->active, list->lookup_count);
         for (unsigned l = 1; l <= KEY_MAX; l++) {
             bool is_there = memchr(list->lookup, (int)l, list->lookup_count);
-            assert_true(is_there ? entries_of_length(l) > 0 : entries_of_length(l) == 0);
+            assert_true(is_there ? count_entries_of_length(l) > 0 : count_entries_of_length(l) == 0);
         }
         for (unsigned i = 0; i < KEYS; i++)
             assert_int_equal(far_get(session, map, keys[i].bytes, keys[i].length, back, sizeof(back), NULL), 0);
-        tear_down();
+        close_pool();
     }
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dart_slices),
-        cmocka_unit_test(chime_slices),
-        cmocka_unit_test(smart_slices),
-        cmocka_unit_test(dolphin_slices),
-        cmocka_unit_test(dart_adjusts_after_few_operations),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

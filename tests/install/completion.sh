@@ -1,5 +1,6 @@
 #!/bin/bash
-# Proves that bash and zsh complete commands, options, kinds and the indexes of a pool, and that looking makes no pool.
+# Proves that bash and zsh complete commands, options, kinds and the indexes of a pool, and that completion never
+# creates a pool.
 set -euo pipefail
 work=$(mktemp -d)
 pool=/dev/shm/farindex-completion-$$
@@ -9,19 +10,19 @@ PATH=$work:$PATH
 export FARINDEX_POOL="shm:$pool?size=16M"
 source "$SOURCE/completions/farindex.bash"
 
-# expect REPLIES WORD..: completing the last word gives these
+# expect REPLIES WORD..: completing the last word in bash returns these replies
 expect() {
     local wanted=$1
     shift
     COMP_LINE="farindex $*"
     COMP_POINT=${#COMP_LINE}
     COMPREPLY=()
-    _farindex || true # its status means nothing
+    _farindex || true # bash ignores the status
     [ "${COMPREPLY[*]}" = "$wanted" ] || { printf '%s\n  gives: %s\n  not:   %s\n' "$*" "${COMPREPLY[*]}" "$wanted"; exit 1; }
 }
 
 expect "" get ""
-[ ! -e "$pool" ] || { echo "completion has made a pool"; exit 1; }
+[ ! -e "$pool" ] || { echo "completion has created a pool"; exit 1; }
 farindex create fruit dart 2>/dev/null
 farindex create 'two words' dart
 expect "check" ch
@@ -38,9 +39,10 @@ expect "dolphin" copy fruit new --kind do
 expect "--exact" stat --e
 expect "lines" dump fruit --format l
 
-command -v zsh >/dev/null || { echo "LEFT OUT: completion in zsh: no zsh here"; exit 0; }
+command -v zsh >/dev/null || { echo "LEFT OUT: completion in zsh: zsh is not installed"; exit 0; }
 
-# expect_zsh REPLIES WORD..: the same in zsh; its compadd, which picks the replies that fit the word, is played by grep
+# expect_zsh REPLIES WORD..: the same in zsh. grep takes the place of zsh's compadd, which selects the replies that
+# match the word.
 expect_zsh() {
     local wanted=$1 got
     shift
@@ -66,7 +68,7 @@ expect_zsh "--exact" stat --e
 expect_zsh "lines" dump fruit --format l
 expect_zsh "a file" load fruit ""
 
-# As a user has it: found through fpath by compinit, asked for with a tab on a terminal.
+# The way of a user: compinit finds the function through fpath, and a tab on a terminal calls it.
 mkdir "$work/functions" "$work/home"
 cp "$SOURCE/completions/_farindex" "$work/functions"
 HOME=$work/home FUNCTIONS=$work/functions TERM=dumb timeout 60 zsh -f -c '

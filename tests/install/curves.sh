@@ -1,6 +1,6 @@
 #!/bin/bash
-# Proves what scripts/curves does: every kind it is given is measured over the numbers of clients, and one page has them
-# all. A make-believe gnuplot draws its own script.
+# Proves that scripts/curves measures each given kind for each given number of clients, and that its page shows all of
+# them. A fake gnuplot outputs its own script instead of a picture.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

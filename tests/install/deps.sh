@@ -1,6 +1,6 @@
 #!/bin/bash
-# Proves what scripts/deps does, with a make-believe package manager: it says nothing when all is there, installs
-# exactly what is missing as root or with sudo, and names what is missing when it cannot install.
+# Proves with a fake package manager that scripts/deps prints nothing if no package is missing, that it installs exactly
+# the missing packages as root or with sudo, and that it names the missing packages if it cannot install them.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -9,7 +9,7 @@ for tool in bash env cat; do
     ln -s "$(command -v $tool)" "$work/bin/$tool"
 done
 
-# fake NAME: the script on stdin becomes the command NAME
+# fake NAME: makes the script on standard input the command NAME
 fake() {
     { echo '#!/bin/bash'; cat; } >"$work/bin/$1"
     chmod +x "$work/bin/$1"
@@ -28,7 +28,8 @@ fake id <<'CODE'
 echo "$USER_ID"
 CODE
 
-# run: runs scripts/deps among the fakes; sets status, said (stdout and stderr) and did (calls of apt-get)
+# run VARIABLE=VALUE..: runs scripts/deps with the fake commands. Sets `status`, `said` (its output) and `did` (the
+# calls of apt-get).
 run() {
     : >"$work/log"
     status=0
@@ -36,54 +37,54 @@ run() {
     did=$(cat "$work/log")
 }
 
-# expect WHAT CONDITION...
+# expect PROPERTY CONDITION..: fails the test with the name of the property unless the condition holds
 expect() {
     local what=$1
     shift
-    "$@" || { printf 'not so: %s\nstatus %s, said: %s\ndid: %s\n' "$what" "$status" "$said" "$did"; exit 1; }
+    "$@" || { printf 'failed: %s\nstatus %s, output: %s\ncalls of apt-get: %s\n' "$what" "$status" "$said" "$did"; exit 1; }
 }
 
 run MISSING= USER_ID=0
-expect "all there: silent, nothing done" [ "$status-$said-$did" = "0--" ]
+expect "nothing missing: prints nothing and installs nothing" [ "$status-$said-$did" = "0--" ]
 
 run MISSING="cmake libxxhash-dev" USER_ID=0
 expect "root: succeeds" [ "$status" = 0 ]
 expect "root: updates first" [ "${did%%$'\n'*}" = "apt-get update -qq" ]
-expect "root: installs what is missing and nothing else" [ "${did##*-y -qq }" = "cmake libxxhash-dev" ]
+expect "root: installs the missing packages and nothing else" [ "${did##*-y -qq }" = "cmake libxxhash-dev" ]
 
 run MISSING="clang" USER_ID=1000
-expect "neither root nor sudo: fails, does nothing" [ "$status-$did" = "1-" ]
-expect "neither root nor sudo: names the package" [ "${said/clang/}" != "$said" ]
+expect "neither root nor sudo: fails and installs nothing" [ "$status-$did" = "1-" ]
+expect "neither root nor sudo: names the missing package" [ "${said/clang/}" != "$said" ]
 
 run MISSING="clang" USER_ID=0 APT_RESULT=100
-expect "apt-get fails: so does deps, and names the package" [ "$status" = 1 -a "${said/clang/}" != "$said" ]
+expect "apt-get fails: deps fails too, and names the package" [ "$status" = 1 -a "${said/clang/}" != "$said" ]
 
 purpose=build run MISSING="clang libcmocka-dev" USER_ID=1000
-expect "what only tests need is not needed to build" [ "$status-$said-$did" = "0--" ]
-purpose=build run MISSING="libxxhash-dev clang" USER_ID=0
-expect "what building needs is installed, and nothing else" [ "${did##*-y -qq }" = "libxxhash-dev" ]
+expect "build: packages for tests are not required" [ "$status-$said-$did" = "0--" ]
+purpose=build run MISSING="libxxhash-dev libjansson-dev clang" USER_ID=0
+expect "build: installs the packages for building and nothing else" [ "${did##*-y -qq }" = "libxxhash-dev libjansson-dev" ]
 
 purpose=plot run MISSING="clang gnuplot-nox libxxhash-dev" USER_ID=0
-expect "curves need gnuplot, and what building needs" [ "${did##*-y -qq }" = "libxxhash-dev gnuplot-nox" ]
+expect "plot: installs gnuplot and the packages for building" [ "${did##*-y -qq }" = "libxxhash-dev gnuplot-nox" ]
 purpose=build run MISSING="gnuplot-nox" USER_ID=1000
-expect "building needs no gnuplot" [ "$status-$said-$did" = "0--" ]
+expect "build: gnuplot is not required" [ "$status-$said-$did" = "0--" ]
 run MISSING="gnuplot-nox" USER_ID=0
-expect "with the tests gnuplot comes too" [ "${did##*-y -qq }" = "gnuplot-nox" ]
+expect "tests: gnuplot is installed too" [ "${did##*-y -qq }" = "gnuplot-nox" ]
 run MISSING="libhiredis-dev g++ redis-server iproute2 zsh groff-base" USER_ID=0
-expect "what tests would leave out otherwise is installed for them" [ "${did##*-y -qq }" = "libhiredis-dev g++ redis-server iproute2 zsh groff-base" ]
+expect "tests: installs the packages without which parts of tests are left out" [ "${did##*-y -qq }" = "libhiredis-dev g++ redis-server iproute2 zsh groff-base" ]
 purpose=build run MISSING="g++ redis-server iproute2 zsh groff-base debhelper" USER_ID=1000
-expect "building needs none of it" [ "$status-$said-$did" = "0--" ]
+expect "build: none of these packages is required" [ "$status-$said-$did" = "0--" ]
 purpose=deb run MISSING="debhelper dpkg-dev clang gnuplot-nox libxxhash-dev" USER_ID=0
-expect "packages need their tools, and what building needs" [ "${did##*-y -qq }" = "libxxhash-dev dpkg-dev debhelper" ]
+expect "deb: installs the packaging tools and the packages for building" [ "${did##*-y -qq }" = "libxxhash-dev dpkg-dev debhelper" ]
 
 run MISSING="libtkrzw-dev libkyotocabinet-dev clang" USER_ID=0
-expect "what is optional is installed too" [ "$(grep -c install <<<"$did")" = 3 ]
+expect "optional packages are installed too" [ "$(grep -c install <<<"$did")" = 3 ]
 run MISSING="libtkrzw-dev" USER_ID=0 APT_RESULT=100
-expect "what is optional may fail: that is told" [ "$status" = 0 -a "${said/without libtkrzw-dev/}" != "$said" ]
+expect "an optional package that cannot be installed is reported" [ "$status" = 0 -a "${said/without libtkrzw-dev/}" != "$said" ]
 run MISSING="libtkrzw-dev" USER_ID=1000
-expect "what is optional needs no root: that is told, nothing done" [ "$status-$did" = "0-" -a "${said/without libtkrzw-dev/}" != "$said" ]
+expect "optional packages without root: reported, and nothing is installed" [ "$status-$did" = "0-" -a "${said/without libtkrzw-dev/}" != "$said" ]
 purpose=deb run MISSING="libtkrzw-dev" USER_ID=0
-expect "packages are made without what is optional" [ "$status-$said-$did" = "0--" ]
+expect "deb: optional packages are not required" [ "$status-$said-$did" = "0--" ]
 
 fake sudo <<'CODE'
 AS="sudo " exec "$@"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Proves that the examples build with the installed library through pkg-config, and do what they say, between processes too.
+# Proves that the examples build with the installed library through pkg-config, and print the right results, also
+# between processes.
 set -euo pipefail
 work=$(mktemp -d)
 pool=/dev/shm/farindex-examples-$$
@@ -9,16 +10,16 @@ trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null; rm -rf "$work" "$pool"' EXI
 pc=$(find "$work" -name farindex.pc)
 export PKG_CONFIG_PATH=${pc%/*} LD_LIBRARY_PATH
 LD_LIBRARY_PATH=$(pkg-config --variable=libdir farindex)
-for example in quick counter pipeline; do
+for example in quick counter pipeline verbs; do
     $CC -std=gnu11 -Wall -Wextra -Werror "$SOURCE/examples/$example.c" -o "$work/$example" $(pkg-config --cflags --libs farindex)
 done
 
-# expect WORDS COMMAND...: the command succeeds, and its last line is that
+# expect TEXT COMMAND...: the command succeeds, and its last line is TEXT
 expect() {
     local words=$1 said
     shift
     said=$("$@") || { printf 'failed: %s\n%s\n' "$*" "$said"; exit 1; }
-    [ "${said##*$'\n'}" = "$words" ] || { printf '%s\n  said: %s\n  not:  %s\n' "$*" "$said" "$words"; exit 1; }
+    [ "${said##*$'\n'}" = "$words" ] || { printf '%s\n  printed:  %s\n  expected: %s\n' "$*" "$said" "$words"; exit 1; }
 }
 
 expect "run 1" "$work/quick"
@@ -27,6 +28,7 @@ expect "run 2" "$work/quick" "shm:$pool"
 expect "all: 2000" "$work/counter" "shm:$pool" 4 2000
 expect "10000 put, 10000 got" "$work/pipeline"
 expect "500 put, 500 got" "$work/pipeline" "shm:$pool" 500
+[ "$("$work/verbs" all | grep -c 'round trips')" = 34 ] || { echo "verbs does not print 34 operations"; exit 1; }
 expect "check: 0 problems, 0 leaked bytes" "$work/bin/farindex" check --pool "shm:$pool"
 
 # The same on memory nodes over the network.
@@ -44,12 +46,12 @@ expect "all: 200" "$work/counter" "$tcp" 4 200
 expect "500 put, 500 got" "$work/pipeline" "$tcp" 500
 expect "check: 0 problems, 0 leaked bytes" "$work/bin/farindex" check --pool "$tcp"
 
-# The manual pages are there, and are what they should be.
+# The manual pages are installed, and farindex.3 describes every function.
 for page in man1/farindex.1 man3/farindex.3; do
     found=$(find "$work" -path "*/man/$page")
     [ -n "$found" ] || { echo "$page is not installed"; exit 1; }
     grep -q '^\.TH FARINDEX' "$found"
 done
 while read -r function; do
-    grep -q "\b$function\b" "$(find "$work" -name farindex.3)" || { echo "farindex.3 says nothing of $function"; exit 1; }
+    grep -q "\b$function\b" "$(find "$work" -name farindex.3)" || { echo "farindex.3 does not describe $function"; exit 1; }
 done < <(sed -n '/global:/,/local:/{s/^ *\([a-z0-9_]*\);$/\1/p}' "$SOURCE/cmake/farindex.map")

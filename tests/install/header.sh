@@ -1,5 +1,5 @@
 #!/bin/bash
-# Proves that farindex.h stands alone in C and C++, and that the example at its top compiles.
+# Proves that farindex.h compiles alone in C and C++, and that the example at its top compiles.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -20,7 +20,7 @@ CODE
         g++ -std=$standard "${strict[@]}" "$work/alone.cc"
     done
 else
-    echo "LEFT OUT: the header in C++: no g++ here"
+    echo "LEFT OUT: the header in C++: g++ is not installed"
 fi
 
 sed -n '/^ \* QUICK START$/,/^ \* Build it with/{s/^ \*     //p}' "$SOURCE/include/farindex.h" >"$work/example.c"

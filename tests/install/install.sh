@@ -1,5 +1,6 @@
 #!/bin/bash
-# Proves that an installed farindex can be moved, found with pkg-config, and linked both ways.
+# Proves that an installed farindex can be moved to another folder, that pkg-config and CMake find it, and that programs
+# can be linked with the shared and with the static library.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -41,7 +42,7 @@ int main(void) {
 CODE
 
 "$CMAKE" --install "$BUILD" --prefix "$work/first" >"$work/log" || { cat "$work/log"; exit 1; }
-mv "$work/first" "$work/second" # nothing in it may name the place it was installed to
+mv "$work/first" "$work/second" # no installed file may contain the path to which it was installed
 pc=$(find "$work/second" -name farindex.pc)
 export PKG_CONFIG_PATH=${pc%/*}
 libdir=$(pkg-config --variable=libdir farindex)
@@ -59,7 +60,7 @@ $CC -Wall -Wextra -Werror "$work/user.c" -o "$work/shared" $(pkg-config --cflags
 needs_shared_library "$work/shared" || { echo "the shared library is not used"; exit 1; }
 [ "$(LD_LIBRARY_PATH=$libdir "$work/shared")" = "$(pkg-config --modversion farindex)" ]
 
-# A CMake project finds it, and can link it both ways.
+# A CMake project finds the installed files, and can link both libraries.
 mkdir "$work/project"
 cat >"$work/project/CMakeLists.txt" <<'CODE'
 cmake_minimum_required(VERSION 3.20)
@@ -78,7 +79,7 @@ needs_shared_library "$work/project/build/dynamic" || { echo "the CMake target i
 ! needs_shared_library "$work/project/build/fixed" || { echo "the static CMake target is not static"; exit 1; }
 [ "$("$work/project/build/dynamic")-$("$work/project/build/fixed")" = "$version-$version" ]
 ! "$CMAKE" -S "$work/project" -B "$work/project/other" -DCMAKE_PREFIX_PATH="$work/second" -DWANTED=99 >/dev/null 2>&1 ||
-    { echo "find_package takes another version for ours"; exit 1; }
+    { echo "find_package accepts a wrong version"; exit 1; }
 
 rm "$libdir"/libfarindex.so*
 $CC -Wall -Wextra -Werror "$work/user.c" -o "$work/static" $(pkg-config --static --cflags --libs farindex)

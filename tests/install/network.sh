@@ -1,11 +1,11 @@
 #!/bin/bash
-# Follows README.md, "Over the network", as a new user would, with the memory nodes in one network namespace and the last
-# command in another: its five commands, with an address that both can reach, and a secret, as docs/network.md says.
-# Without the right to make namespaces it says so, and tests nothing.
+# Proves that the five commands of docs/using.md, "Over the network", work between hosts. The daemons run in one network
+# namespace and the last command in another, with an address that both can reach, and with a secret as docs/network.md
+# requires. Without the right to create network namespaces, the script prints a message and tests nothing.
 set -euo pipefail
 if [ "${1:-}" != inside ]; then
     if ! unshare --net true 2>/dev/null; then
-        echo "network: no right to make network namespaces here: nothing was tested"
+        echo "network: network namespaces cannot be created on this machine, so nothing was tested"
         exit 0
     fi
     exec unshare --net "$0" inside
@@ -18,7 +18,7 @@ unshare --net sleep 600 &
 elsewhere=$!
 ip link set lo up
 ip link add here type veth peer name there
-until ip link set there netns $elsewhere 2>/dev/null; do # it has its namespace when it can be named
+until ip link set there netns $elsewhere 2>/dev/null; do # fails until the process has entered its namespace
     kill -0 $elsewhere
     sleep 0.01
 done
@@ -34,10 +34,11 @@ mkdir "$work/bin"
 ln -s "$BUILD/farindex" "$work/bin/farindex"
 export PATH=$work/bin:$PATH
 
-mapfile -t commands < <(sed -n '/^## Over the network/,/^## /p' "$SOURCE/README.md" | sed -n '/^```sh/,/^```/p' |
+mapfile -t commands < <(sed -n '/^## Over the network/,/^## /p' "$SOURCE/docs/using.md" | sed -n '/^```sh/,/^```/p' |
     sed '/^```/d; s/127\.0\.0\.1/10.78.0.1/g; s|/dev/shm|'"$memory"'|g')
-[ ${#commands[@]} = 5 ] || { echo "README.md has ${#commands[@]} commands there, not 5"; exit 1; }
+[ ${#commands[@]} = 5 ] || { echo "docs/using.md has ${#commands[@]} commands in that section, not 5"; exit 1; }
 
+# serve COMMAND NUMBER: starts a daemon with the secret and waits until it is ready
 serve() {
     eval "${1% &} --secret '$work/secret' --size 16M >'$work/ready$2' 2>/dev/null &"
     until grep -q ready "$work/ready$2"; do

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Proves that scripts/test, with make-believe tools, tells at its end what tests have left out on this machine, and fails
-# when a test does.
+# Proves with fake tools that the summary of scripts/test lists each part of a test that was left out, once, and that
+# the script fails if a test fails.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -15,8 +15,8 @@ exit "$RESULT"
 CODE
 chmod +x "$work/bin/"*
 
-said=$(PATH="$work/bin:$PATH" RESULT=0 "$work/scripts/test" test) || { echo "it fails though no test did: $said"; exit 1; }
+said=$(PATH="$work/bin:$PATH" RESULT=0 "$work/scripts/test" test) || { echo "scripts/test fails although no test failed: $said"; exit 1; }
 summary=${said#*== summary}
 [ "$(grep -c 'left out:' <<<"$summary")" = 2 ] && grep -q 'left out: zsh: not here' <<<"$summary" && grep -q 'left out: ip: not here' <<<"$summary" ||
-    { printf 'the summary does not tell what was left out, once each:\n%s\n' "$said"; exit 1; }
-! PATH="$work/bin:$PATH" RESULT=1 "$work/scripts/test" test >/dev/null || { echo "it succeeds though a test failed"; exit 1; }
+    { printf 'the summary does not list each left-out part once:\n%s\n' "$said"; exit 1; }
+! PATH="$work/bin:$PATH" RESULT=1 "$work/scripts/test" test >/dev/null || { echo "scripts/test succeeds although a test failed"; exit 1; }

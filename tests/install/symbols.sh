@@ -1,5 +1,6 @@
 #!/bin/bash
-# Proves that the shared library exports the functions declared in farindex.h, by the version map, and nothing else.
+# Proves that farindex.h declares exactly the functions that cmake/farindex.map lists and that the shared library
+# exports.
 set -euo pipefail
 export LC_ALL=C
 work=$(mktemp -d)
@@ -11,7 +12,7 @@ nm -D --defined-only --format=posix "$BUILD/libfarindex.so" | awk '$2 != "A" { s
     sort -u >"$work/exported"
 failed=0
 
-# complain SENTENCE FILE: fails with the names in FILE, if there are any
+# complain SENTENCE FILE: fails the test and prints the names in FILE, if the file is not empty
 complain() {
     if [ -s "$2" ]; then
         printf '%s: %s\n' "$1" "$(tr '\n' ' ' <"$2")"

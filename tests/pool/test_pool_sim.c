@@ -1,5 +1,6 @@
-/* Formatting, registration, epochs and closing under the simulator: deaths at every verb and every unit of every WRITE,
- * torn and late effects, zombies. */
+/* Tests of formatting, registration, epochs and closing in the simulator: failures at every verb and at every granule
+ * of a WRITE, torn and late effects, and clients that continue after they were declared failed (zombies). */
+#include "test.h"
 #include "../support/world.h"
 #include "base/error.h"
 
@@ -15,8 +16,8 @@ static const char *uri_of(uint64_t seed, const char *more) {
 }
 
 
-/* A compute node that formats (or opens) and registers, and no more: by hand, so that its client can be steered from
- * its first verb on. */
+/* A client that only formats or opens the pool and registers. The test creates the client without far_pool_open, so
+ * that it can control the client from its first verb on. */
 typedef struct opener {
     far_pool pool;
     far_session *session;
@@ -37,7 +38,7 @@ static void run_opener(void *arg) {
 }
 
 
-static far_sim_client *opener_start(opener *o, const char *name, const char *uri) {
+static far_sim_client *start_opener(opener *o, const char *name, const char *uri) {
     memset(o, 0, sizeof(*o));
     o->result = 1;
     assert_int_equal(far_fabric_open(uri, &o->pool.fabric), 0);
@@ -48,29 +49,29 @@ static far_sim_client *opener_start(opener *o, const char *name, const char *uri
 }
 
 
-static void opener_end(opener *o) {
+static void end_opener(opener *o) {
     far_session_free(o->session);
     o->pool.fabric->ops->close(o->pool.fabric);
 }
 
 
-static int live_count(far_task *t, void *arg) {
+static int run_count_live(far_task *t, void *arg) {
     return far_clients_live(t, arg);
 }
 
 
-static int ask_first(far_task *t, void *arg) {
+static int confirm_first_failed(far_task *t, void *arg) {
     (void)arg;
-    return far_is_dead(t, 1, FAR_ANY_GENERATION);
+    return far_client_confirm_failed(t, 1, FAR_ANY_GENERATION);
 }
 
 
-/* Dies at verb n, so many units of it done; then a survivor opens the pool and finds nobody alive but itself. False: it
- * never got there. */
-static bool formatter_dies_at(unsigned n, uint32_t units, bool *more_units) {
+/* Fails the formatter at its n-th verb, after `units` granules of its effect. Then another client opens the pool and
+ * finds no live client but itself. Returns false if there is no n-th verb. */
+static bool fail_formatter_at(unsigned n, uint32_t units, bool *more_units) {
     opener o;
     uint64_t seed = 10000 + 100 * n + units;
-    far_sim_client *client = opener_start(&o, "formatter", uri_of(seed, ",atomic_bytes=8"));
+    far_sim_client *client = start_opener(&o, "formatter", uri_of(seed, ",atomic_bytes=8"));
     far_sim_kill_at(client, (far_sim_match){.nth = n}, units);
     far_sim_result result = far_sim_run_client(client);
     assert_int_equal(result, FAR_SIM_ENDED);
@@ -80,37 +81,40 @@ static bool formatter_dies_at(unsigned n, uint32_t units, bool *more_units) {
     options.no_thread = 1;
     far_pool *pool;
     if (far_pool_open(uri_of(seed, ",atomic_bytes=8"), &options, &pool) < 0)
-        fail_msg("after a death at verb %u, unit %u: %s", n, units, far_last_error());
+        fail_msg("after a failure at verb %u, granule %u: %s", n, units, far_last_error());
     unsigned live;
-    if (died && pool->team.own->id != 1) /* it registered before it died: found out */
-        assert_int_equal(far_session_call(pool->team.own, FAR_STATS_OTHER, true, ask_first, NULL), 1);
-    assert_int_equal(far_session_call(pool->team.own, FAR_STATS_OTHER, true, live_count, &live), 0);
+    if (died && pool->team.own->id != 1) /* The failed formatter had registered, so its failure must be confirmed. */
+        assert_int_equal(far_session_call(pool->team.own, FAR_STATS_OTHER, true, confirm_first_failed, NULL), 1);
+    assert_int_equal(far_session_call(pool->team.own, FAR_STATS_OTHER, true, run_count_live, &live), 0);
     assert_int_equal(live, died ? 1 : 2);
-    *more_units = units < 3; /* the largest WRITEs, of the node headers, have three words */
+    /* A verb has at most three granules, because the longest WRITE, of a node header, has three words. */
+    *more_units = units < 3;
     far_pool_close(pool);
-    opener_end(&o);
+    end_opener(&o);
     return died;
 }
 
 
-static void a_formatter_that_dies_at_any_verb_or_unit_is_made_up_for(void **state) {
-    (void)state;
+/* A client formats the pool and registers, and fails at its n-th verb with any part of that verb's effect, for every n.
+ * The next client opens the pool, and confirms the failure if the first one had registered. */
+TEST(a_formatter_that_fails_at_any_verb_or_granule_is_replaced_by_the_next) {
     unsigned n = 1;
     for (bool died = true; died; n++) {
         bool more = true;
         for (uint32_t units = 0; more && died; units++)
-            died = formatter_dies_at(n, units, &more);
+            died = fail_formatter_at(n, units, &more);
     }
     assert_true(n > 10);
 }
 
 
-static void formatters_at_once_agree_under_all_faults(void **state) {
-    (void)state;
+/* Three clients format the pool and register concurrently, under all faults of the simulator. They derive the same pool
+ * and get different ids. */
+TEST(concurrent_formatters_agree_under_all_faults) {
     for (uint64_t seed = 1; seed <= 100; seed++) {
         opener o[3];
         for (int i = 0; i < 3; i++)
-            opener_start(&o[i], "formatter", uri_of(seed, ",faults=all"));
+            start_opener(&o[i], "formatter", uri_of(seed, ",faults=all"));
         far_sim_world *world = far_sim_world_of(o[0].pool.fabric);
         assert_int_equal(far_sim_run(world), FAR_SIM_ENDED);
         for (int i = 0; i < 3; i++) {
@@ -123,7 +127,7 @@ static void formatters_at_once_agree_under_all_faults(void **state) {
         assert_true(world_word(world, FAR_SUPER_SLOTS_HIGH) >= 3);
         assert_int_equal(far_sim_watch_errors(world), 0);
         for (int i = 0; i < 3; i++)
-            opener_end(&o[i]);
+            end_opener(&o[i]);
     }
 }
 
@@ -155,32 +159,33 @@ static void run_visitor(void *arg) {
 }
 
 
-static int bury_all(far_task *t, void *ctx, unsigned id, const far_client *client) {
+static int confirm_all_failed(far_task *t, void *ctx, unsigned id, const far_client *client) {
     (void)ctx;
     if (far_client_state_of(client->word) == FAR_CLIENT_FREE || id == far_task_client(t))
         return 0;
-    assert_int_equal(far_is_dead(t, id, far_client_generation_of(client->word)), 1);
+    assert_int_equal(far_client_confirm_failed(t, id, far_client_generation_of(client->word)), 1);
     return 0;
 }
 
 
-static int free_all(far_task *t, void *ctx, unsigned id, const far_client *client) {
+static int free_failed_clients(far_task *t, void *ctx, unsigned id, const far_client *client) {
     (void)ctx;
-    if (far_client_state_of(client->word) == FAR_CLIENT_DEAD)
+    if (far_client_state_of(client->word) == FAR_CLIENT_FENCED)
         assert_int_equal(far_client_free(t, id, FAR_ANY_GENERATION), 1);
     return 0;
 }
 
 
-static int sweep_registry(far_task *t, void *arg) {
+static int collect_registry(far_task *t, void *arg) {
     (void)arg;
-    int err = far_clients_each(t, bury_all, NULL);
-    return err < 0 ? err : far_clients_each(t, free_all, NULL);
+    int err = far_clients_each(t, confirm_all_failed, NULL);
+    return err < 0 ? err : far_clients_each(t, free_failed_clients, NULL);
 }
 
 
-/* A compute node that opens sessions and closes them and itself, dead at its n-th verb. False: it never got there. */
-static bool visitor_dies_at(unsigned n, uint32_t units) {
+/* Runs a handle that opens and closes sessions and then itself, and that fails at its n-th verb, after `units` granules
+ * of the verb's effect. Returns false if there is no n-th verb. */
+static bool fail_visitor_at(unsigned n, uint32_t units) {
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     options.no_thread = 1;
     far_pool *survivor, *pool;
@@ -194,7 +199,8 @@ static bool visitor_dies_at(unsigned n, uint32_t units) {
     assert_int_equal(far_sim_run_client(client), FAR_SIM_ENDED);
     bool died = far_sim_verbs(client) >= n;
     assert_true(died || v.rounds == 2);
-    for (int again = 0; again < 2; again++) { /* the dead first; after that everything is free, and free is zero */
+    /* the first round confirms and frees the failed clients; then all entries are free and zero */
+    for (int again = 0; again < 2; again++) {
         unsigned live;
         for (unsigned id = 1; id <= 8; id++) {
             far_client client = entry_of(world, id);
@@ -202,8 +208,8 @@ static bool visitor_dies_at(unsigned n, uint32_t units) {
                 assert_true(client.pin == 0 && client.answered == 0 && client.settled == 0 && client.opened == 0 &&
                             client.free_bytes == 0);
         }
-        assert_int_equal(far_session_call(survivor->team.own, FAR_STATS_OTHER, true, sweep_registry, NULL), 0);
-        assert_int_equal(far_session_call(survivor->team.own, FAR_STATS_OTHER, true, live_count, &live), 0);
+        assert_int_equal(far_session_call(survivor->team.own, FAR_STATS_OTHER, true, collect_registry, NULL), 0);
+        assert_int_equal(far_session_call(survivor->team.own, FAR_STATS_OTHER, true, run_count_live, &live), 0);
         assert_int_equal(live, 1);
     }
     far_session *s;
@@ -216,12 +222,14 @@ static bool visitor_dies_at(unsigned n, uint32_t units) {
 }
 
 
-static void a_death_at_any_verb_of_opening_and_closing_leaves_only_the_dead(void **state) {
-    (void)state;
+/* A handle opens and closes sessions and itself, and fails at its n-th verb, for every n. Afterwards each of its
+ * entries is free and zero, or live and confirmed as failed; after a collection of the registry, its ids are issued
+ * again with new generations. */
+TEST(a_failure_at_any_verb_of_opening_and_closing_leaves_only_failed_clients) {
     unsigned n = 1;
     for (bool died = true; died; n++)
         for (uint32_t units = 0; units < 8 && died; units++)
-            died = visitor_dies_at(n, units);
+            died = fail_visitor_at(n, units);
     assert_true(n > 20);
 }
 
@@ -243,13 +251,13 @@ typedef struct user {
 } user;
 
 
-static uint64_t global(far_sim_world *world) {
+static uint64_t read_global_epoch(far_sim_world *world) {
     return world_word(world, FAR_SUPER_EPOCH) + FAR_EPOCH_FIRST;
 }
 
 
-/* Looks behind the verbs: at every moment of the pin the epoch is e or e+1. A dead one holds it only until it is known
- * to be dead. */
+/* Checks directly in the memory of the simulator that the epoch is e or e+1 while a pin at e is held. The pin of a
+ * failed session counts only until the failure is confirmed. */
 static int use_pin(far_task *t, void *arg) {
     user *u = arg;
     int err = far_pin_take(t);
@@ -260,7 +268,7 @@ static int use_pin(far_task *t, void *arg) {
         if (far_random_chance(&u->random, 1, 3))
             far_sleep(t, far_random_below(&u->random, 50000));
         err = far_read_word(t, FAR_SUPER_CATALOG, &word);
-        uint64_t now = global(u->world);
+        uint64_t now = read_global_epoch(u->world);
         if (err == 0 && now != e && now != e + 1)
             fail_msg("seed %llu: a pin at %llu, the epoch is %llu", (unsigned long long)u->seed, (unsigned long long)e,
                      (unsigned long long)now);
@@ -272,10 +280,10 @@ static int use_pin(far_task *t, void *arg) {
 
 static int wait_for_epochs(far_task *t, void *arg) {
     user *u = arg;
-    uint64_t begin = global(u->world), k = far_random_below(&u->random, 3);
+    uint64_t begin = read_global_epoch(u->world), k = far_random_below(&u->random, 3);
     int err = far_wait_epochs_until(t, (unsigned)k, FAR_TIME_NEVER);
-    if (err == 0 && global(u->world) < begin + k + 1)
-        fail_msg("seed %llu: a wait of %llu epochs came back too early", (unsigned long long)u->seed,
+    if (err == 0 && read_global_epoch(u->world) < begin + k + 1)
+        fail_msg("seed %llu: a wait of %llu epochs ended too early", (unsigned long long)u->seed,
                  (unsigned long long)k);
     return err;
 }
@@ -286,7 +294,8 @@ static void run_user(void *arg) {
     for (u->rounds = 0; u->rounds < ROUNDS && u->err == 0; u->rounds++) {
         bool waits = far_random_chance(&u->random, 1, 6);
         u->err = far_session_call(u->session, FAR_OP_GET, false, waits ? wait_for_epochs : use_pin, u);
-        if (far_random_chance(&u->random, 1, 5)) /* now and then long enough for the handle to fall asleep */
+        /* The longer sleeps are sometimes long enough for the handle to become quiescent. */
+        if (far_random_chance(&u->random, 1, 5))
             far_sim_sleep(u->world, far_random_below(&u->random, 4000000));
     }
 }
@@ -315,10 +324,10 @@ static void close_handles(far_pool *pools[], user users[]) {
 }
 
 
-/* Whoever sees an epoch that was reached after a request was made must see the request: its word is read after the
- * epoch, in the same batch. */
+/* Records reads of the epoch. A client that observes an epoch must also observe every request that was made before that
+ * epoch was reached. Therefore the request word must be read after the epoch, in the same batch. */
 typedef struct epoch_reads {
-    const far_batch *batch; /* of the last READ of the epoch */
+    const far_batch *batch; /* the batch of the last READ of the epoch */
     unsigned pairs;
 } epoch_reads;
 
@@ -336,15 +345,17 @@ static void watch_epoch_reads(void *ctx, const far_sim_posted *posted) {
     if (posted->verb->kind == FAR_READ && posted->verb->addr == FAR_SUPER_EPOCH)
         reads->batch = posted->batch;
     if (posted->verb->kind != FAR_READ || posted->verb->addr != FAR_SUPER_REQUEST || !reads_epoch(posted->batch))
-        return; /* a sleeper that only looks */
+        return; /* A quiescent handle reads the request word without the epoch. */
     assert_ptr_equal(reads->batch, posted->batch);
     reads->batch = NULL;
     reads->pairs++;
 }
 
 
-static void pins_hold_the_epoch_under_all_faults(void **state) {
-    (void)state;
+/* Under all faults of the simulator, the epoch is e or e+1 at every read while a pin at e is held, waits for epochs
+ * keep their promise, and the request word is always read after the epoch in the same batch (read_epoch_and_request).
+ */
+TEST(pins_hold_the_epoch_under_all_faults) {
     for (uint64_t seed = 201; seed <= 240; seed++) {
         far_pool *pools[HANDLES];
         user users[HANDLES * USERS];
@@ -359,23 +370,24 @@ static void pins_hold_the_epoch_under_all_faults(void **state) {
         for (int i = 0; i < HANDLES * USERS; i++)
             if (users[i].err != 0)
                 fail_msg("seed %llu: user %d failed with %d", (unsigned long long)seed, i, users[i].err);
-        assert_true(global(users[0].world) > FAR_EPOCH_FIRST + 4);
+        assert_true(read_global_epoch(users[0].world) > FAR_EPOCH_FIRST + 4);
         assert_int_equal(far_sim_watch_errors(users[0].world), 0);
         close_handles(pools, users);
     }
 }
 
 
-/* A connection is lost while the WRITE that wakes the handle is on its way. It must not land after the handle has gone
- * on. */
+/* Takes and drops one pin, which activates the handle. */
 static void run_one_pin(void *arg) {
     user *u = arg;
     u->err = far_session_call(u->session, FAR_OP_GET, false, use_pin, u);
 }
 
 
-static void a_lost_wake_up_does_not_land_later(void **state) {
-    (void)state;
+/* A session is lost while its WRITE that activates the handle is held back. The handle continues, and then the WRITE is
+ * released: the published pin stays 0, and the epoch advances, because the tick fences the lost session before it
+ * writes the entry (far_pins_release_fenced). */
+TEST(a_lost_activation_write_does_not_take_effect_later) {
     for (uint64_t seed = 501; seed <= 540; seed++) {
         far_pool_options options = FAR_POOL_OPTIONS_INIT;
         options.no_thread = 1;
@@ -398,12 +410,12 @@ static void a_lost_wake_up_does_not_land_later(void **state) {
         far_sim_release(hold);
         far_sim_sleep(world, 10000000);
         assert_int_equal(world_word(world, word), 0);
-        uint64_t epoch = global(world);
+        uint64_t epoch = read_global_epoch(world);
         for (int i = 0; i < 4; i++) {
             far_epoch_request(other);
             assert_int_equal(far_pool_poll(other), 0);
         }
-        assert_int_equal(global(world), epoch + 4);
+        assert_int_equal(read_global_epoch(world), epoch + 4);
         far_session_close(u.session);
         far_pool_close(pool);
         far_pool_close(other);
@@ -411,10 +423,9 @@ static void a_lost_wake_up_does_not_land_later(void **state) {
 }
 
 
-/* A compute node dies, a session is declared dead while it lives, a handle's own session is: the others go on, nobody
- * hangs. */
-static void the_dead_hold_nobody_back_and_zombies_do_no_harm(void **state) {
-    (void)state;
+/* In turn: a whole handle fails, a system session is declared failed while it lives, a user's session is declared
+ * failed while it lives, and a session loses its connection. The other sessions complete all their rounds. */
+TEST(failed_clients_do_not_hold_up_others_and_zombies_do_no_harm) {
     for (uint64_t seed = 301; seed <= 400; seed++) {
         far_pool *pools[HANDLES];
         user users[HANDLES * USERS];
@@ -465,22 +476,8 @@ static uint64_t run_hash(uint64_t seed) {
 }
 
 
-static void the_same_seed_gives_the_same_run(void **state) {
-    (void)state;
+/* Two runs with the same seed post the same verbs at the same times; another seed gives another run. */
+TEST(the_same_seed_gives_the_same_run) {
     assert_true(run_hash(601) == run_hash(601));
     assert_true(run_hash(601) != run_hash(602));
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_formatter_that_dies_at_any_verb_or_unit_is_made_up_for),
-        cmocka_unit_test(formatters_at_once_agree_under_all_faults),
-        cmocka_unit_test(a_death_at_any_verb_of_opening_and_closing_leaves_only_the_dead),
-        cmocka_unit_test(pins_hold_the_epoch_under_all_faults),
-        cmocka_unit_test(a_lost_wake_up_does_not_land_later),
-        cmocka_unit_test(the_dead_hold_nobody_back_and_zombies_do_no_harm),
-        cmocka_unit_test(the_same_seed_gives_the_same_run),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,14 @@
-/* Processes that open the pool, write something and are killed at once, one after the other: none of them lives long
- * enough to notice that those before it died, and each leaves the memory it had taken. Whoever needs memory then sweeps
- * what they left, in a pool in which nothing is free any more. For every kind. */
+/* Processes that open the pool, write one pair and are killed at once, one after the other. No process lives long
+ * enough to detect that earlier ones have failed, and each leaves allocated memory. Proves that a process which needs
+ * memory collects it, in a pool without any free memory. This is done for every kind. */
 #include "conform.h"
+#include "test.h"
 
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LIVES 32 /* more than fill the pool */
+#define LIVES 32 /* number of processes, which leave more memory than the pool has */
 
 static char path[64], uri[96];
 
@@ -40,7 +41,7 @@ static void make_pool(const char *kind, const char *size) {
 }
 
 
-static void live_shortly(unsigned number) {
+static void put_and_die(unsigned number) {
     rig r = {0};
     char key[16];
     alarm(60);
@@ -49,24 +50,24 @@ static void live_shortly(unsigned number) {
         err = far_put(r.session, r.index, key, (size_t)sprintf(key, "k%u", number), "value", 5);
     if (err == 0)
         raise(SIGKILL);
-    print_error("life %u: %d: %s\n", number, err, far_last_error());
+    print_error("process %u: %d: %s\n", number, err, far_last_error());
     fflush(NULL);
     _exit(1);
 }
 
 
-static void what_the_short_lived_leave_comes_back(void **state) {
+TEST_FUNCTION(memory_of_killed_processes_is_reclaimed) {
     const char *kind = *state;
     rig r = {0};
     far_pool_usage usage;
-    int told = 0, status;
+    int problems = 0, status;
     make_pool(kind, "1M");
     for (unsigned i = 0; i < LIVES; i++) {
         fflush(NULL);
         pid_t pid = fork();
         assert_true(pid >= 0);
         if (pid == 0)
-            live_shortly(i);
+            put_and_die(i);
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     }
@@ -76,8 +77,8 @@ static void what_the_short_lived_leave_comes_back(void **state) {
         size_t length = (size_t)sprintf(key, "k%u", i);
         assert_value(r.session, r.index, key, length, "value", 5);
     }
-    assert_ok(far_pool_check(r.session, 1, count_problem, &told));
-    assert_int_equal(told, 0);
+    assert_ok(far_pool_check(r.session, 1, count_problem, &problems));
+    assert_int_equal(problems, 0);
     assert_pool_is_sound(r.session);
     assert_ok(far_pool_stat(r.session, &usage));
     assert_int_equal(usage.leaked, 0);
@@ -86,7 +87,7 @@ static void what_the_short_lived_leave_comes_back(void **state) {
 }
 
 
-static void come_in_and_die(void) {
+static void open_and_die(void) {
     rig r = {0};
     alarm(60);
     int err = far_pool_open(uri, NULL, &r.pool);
@@ -100,10 +101,16 @@ static void come_in_and_die(void) {
 }
 
 
-/* Each of them takes two of the 64 that so small a pool has, for itself and for its handle. */
-static void ids_of_the_short_lived_come_back(void **state) {
+TEST_FIXTURE(remove_pool) {
+    unlink(path);
+    return 0;
+}
+
+
+/* Proves that the ids of failed clients are used again. The small pool has 64 ids, and each process takes two of them,
+ * for its session and for its handle. */
+TEST_WITH(ids_of_killed_processes_are_reused, NULL, remove_pool) {
     rig r = {0};
-    (void)state;
     make_pool("dart", "1M");
     for (unsigned i = 0; i < 48; i++) {
         int status;
@@ -111,7 +118,7 @@ static void ids_of_the_short_lived_come_back(void **state) {
         pid_t pid = fork();
         assert_true(pid >= 0);
         if (pid == 0)
-            come_in_and_die();
+            open_and_die();
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     }
@@ -120,7 +127,7 @@ static void ids_of_the_short_lived_come_back(void **state) {
 }
 
 
-/* Small pairs, until nothing fits any more. */
+/* Inserts small pairs until there is no memory. */
 static void fill_and_die(void) {
     rig r = {0};
     alarm(60);
@@ -137,8 +144,8 @@ static void fill_and_die(void) {
 }
 
 
-/* Its data can be read, and room be made. */
-static void a_pool_that_was_filled_to_the_brim_can_be_opened(void **state) {
+/* Proves that another process can open the full pool, read its data, and delete pairs to make room. */
+TEST_FUNCTION(a_full_pool_can_be_opened) {
     const char *kind = *state;
     rig r = {0};
     int status;
@@ -157,29 +164,19 @@ static void a_pool_that_was_filled_to_the_brim_can_be_opened(void **state) {
         assert_value(r.session, r.index, key, length, "v", 1);
         assert_ok(far_delete(r.session, r.index, key, length));
     }
-    if (strcmp(kind, "toy") != 0) /* which writes all pairs of a slot anew, and may need much room for that */
+    if (strcmp(kind, "toy") != 0) /* A put of toy writes all pairs of a slot again, which may need much memory. */
         assert_ok(far_put(r.session, r.index, "new", 3, "v", 1));
     close_all(&r);
 }
 
 
-static int remove_pool(void **state) {
-    (void)state;
-    unlink(path);
-    return 0;
-}
-
-
-int main(void) {
+TEST_GENERATOR(add_kinds) {
     const char *kinds[CONFORM_KINDS];
     size_t count = conform_kinds(kinds);
-    struct CMUnitTest tests[2 * CONFORM_KINDS + 1];
     for (size_t i = 0; i < count; i++) {
-        tests[2 * i] =
-            (struct CMUnitTest){kinds[i], what_the_short_lived_leave_comes_back, NULL, remove_pool, (void *)kinds[i]};
-        tests[2 * i + 1] = (struct CMUnitTest){kinds[i], a_pool_that_was_filled_to_the_brim_can_be_opened, NULL,
-                                               remove_pool, (void *)kinds[i]};
+        char name[64];
+        test_add(kinds[i], memory_of_killed_processes_is_reclaimed, NULL, remove_pool, (void *)kinds[i]);
+        snprintf(name, sizeof(name), "%s full", kinds[i]);
+        test_add(name, a_full_pool_can_be_opened, NULL, remove_pool, (void *)kinds[i]);
     }
-    tests[2 * count] = (struct CMUnitTest)cmocka_unit_test_teardown(ids_of_the_short_lived_come_back, remove_pool);
-    return _cmocka_run_group_tests("short lives", tests, 2 * count + 1, NULL, NULL);
 }

@@ -1,14 +1,16 @@
-/* A process that is stopped is not dead: nothing is taken from it, and who needs nothing that it holds goes on. To
- * evict it is to end it for good; then the others go on. FARINDEX_STOP_MS says how long it is stopped. */
+/* A process that is stopped has not failed. Proves that its locks are not taken over, and that clients which do not
+ * need its locks continue; and that after it was evicted, which ends it, the other clients continue. FARINDEX_STOP_MS
+ * sets how long it is stopped. */
 #include "base/bytes.h"
 #include "base/sanitizer.h"
 #include "client/end_client.h"
 #include "conform.h"
 #include "crew.h"
 #include "index/toy/toy.h"
-#include "pool/epoch.h"
+#include "pool/epoch/epoch.h"
 #include "pool/handle.h"
 #include "stalls.h"
+#include "test.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -16,13 +18,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SOON_NS                                                                                                        \
-    ((FAR_TSAN || FAR_ASAN ? 5 : 1) * 500000000ll) /* of fair time: what is not held up ends within this   \
-                                                                */
-#define STUCK_NS (10 * 1000000000ll)               /* of fair time; whoever is stopped stays so meanwhile */
+/* limit for operations that do not wait for the stopped process, in time with a processor */
+#define SOON_NS ((FAR_TSAN || FAR_ASAN ? 5 : 1) * 500000000ll)
+/* limit for operations that wait, in time with a processor; the process remains stopped meanwhile */
+#define STUCK_NS (10 * 1000000000ll)
 
 static char path[64], uri[96];
-static stalls line; /* for a processor */
+static stalls line; /* records when processes wait for a processor */
 
 
 static int64_t stop_ns(void) {
@@ -36,8 +38,7 @@ static void pause_for(int64_t ns) {
 }
 
 
-static int name_pool(void **state) {
-    (void)state;
+TEST_FIXTURE(name_pool) {
     snprintf(path, sizeof(path), "/dev/shm/farindex-stop-%d", (int)getpid());
     snprintf(uri, sizeof(uri), "shm:%s?size=256M", path);
     unlink(path);
@@ -46,8 +47,7 @@ static int name_pool(void **state) {
 }
 
 
-static int remove_pool(void **state) {
-    (void)state;
+TEST_FIXTURE(remove_pool) {
     unlink(path);
     stalls_end(&line);
     stalls_free(&line);
@@ -55,7 +55,7 @@ static int remove_pool(void **state) {
 }
 
 
-static void stop(pid_t pid) {
+static void stop_process(pid_t pid) {
     int status;
     assert_int_equal(kill(pid, SIGSTOP), 0);
     assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
@@ -63,7 +63,7 @@ static void stop(pid_t pid) {
 }
 
 
-/* What comes after the last look may be the machine's. */
+/* Returns whether the operation ended in time. The pause lets `line` record waits at the end of the interval, too. */
 static bool is_soon(int64_t from, int64_t to) {
     if (to - from < SOON_NS)
         return true;
@@ -72,7 +72,7 @@ static bool is_soon(int64_t from, int64_t to) {
 }
 
 
-/* ---- A lock in a stopped hand ---- */
+/* ---- A stopped process holds a lock ---- */
 
 typedef struct locking {
     far_index *index;
@@ -94,8 +94,8 @@ static int lock_and_stop(far_task *t, void *arg) {
 }
 
 
-/* The process that locks the slot of "held", stops in the middle, and goes on when it is let. */
-static void be_holder(void) {
+/* The process that locks the slot of "held", stops with the lock, and frees it when it is continued. */
+static void run_lock_holder(void) {
     far_pool *pool = NULL;
     far_session *session = NULL;
     locking l = {0};
@@ -131,7 +131,7 @@ static void *put_held(void *arg) {
 }
 
 
-/* A key whose slot is another one's. */
+/* Chooses a key of another slot than that of "held". */
 static void choose_free_key(far_index *index, char key[16]) {
     uint64_t held = toy_slot_of(index, (far_bytes){(const uint8_t *)"held", 4});
     for (unsigned i = 0;; i++) {
@@ -148,7 +148,7 @@ static pid_t start_holder(void) {
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0)
-        be_holder();
+        run_lock_holder();
     assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
     assert_true(WIFSTOPPED(status));
     return pid;
@@ -187,8 +187,10 @@ static void close_map(rig *r) {
 static unsigned id_of_process(const rig *r, pid_t pid);
 
 
-/* Stopped with a lock: who needs it waits, all else goes on at once. Then it is let go on (evict = false) or ended. */
-static void hold_a_lock_stopped(bool evict) {
+/* A process is stopped while it holds a lock. Proves that an operation which needs the lock waits, and that all other
+ * operations complete at once. Then the process is continued or, with `evict`, evicted, and the waiting operation
+ * completes. */
+static void stop_a_lock_holder(bool evict) {
     rig r;
     char key[16];
     make_map();
@@ -227,27 +229,25 @@ static void hold_a_lock_stopped(bool evict) {
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
     far_session_close(w.session);
-    int told = 0;
-    assert_ok(far_pool_check(r.session, 1, count_problem, &told));
-    assert_int_equal(told, 0);
+    int problems = 0;
+    assert_ok(far_pool_check(r.session, 1, count_problem, &problems));
+    assert_int_equal(problems, 0);
     assert_pool_is_sound(r.session);
     close_map(&r);
 }
 
 
-static void a_stopped_process_keeps_its_lock_and_goes_on_with_it(void **state) {
-    (void)state;
-    hold_a_lock_stopped(false);
+TEST_WITH(a_stopped_process_keeps_its_lock, name_pool, remove_pool) {
+    stop_a_lock_holder(false);
 }
 
 
-static void the_lock_of_an_evicted_process_is_taken_over(void **state) {
-    (void)state;
-    hold_a_lock_stopped(true);
+TEST_WITH(the_lock_of_an_evicted_process_is_taken_over, name_pool, remove_pool) {
+    stop_a_lock_holder(true);
 }
 
 
-/* ---- Whom to evict ---- */
+/* ---- Which clients can be evicted ---- */
 
 typedef struct search {
     pid_t pid;
@@ -255,7 +255,7 @@ typedef struct search {
 } search;
 
 
-static int look_for_process(void *ctx, const far_client_info *client) {
+static int match_process(void *ctx, const far_client_info *client) {
     search *s = ctx;
     if (client->process == s->pid && !client->own) {
         s->id = client->id;
@@ -267,14 +267,13 @@ static int look_for_process(void *ctx, const far_client_info *client) {
 
 static unsigned id_of_process(const rig *r, pid_t pid) {
     search s = {.pid = pid};
-    assert_true(far_pool_clients(r->session, look_for_process, &s) >= 0);
-    assert_int_equal(s.found, 2); /* its session, and its handle's own */
+    assert_true(far_pool_clients(r->session, match_process, &s) >= 0);
+    assert_int_equal(s.found, 2); /* the process has two clients: its session, and its handle */
     return s.id;
 }
 
 
-static void only_others_that_live_can_be_evicted(void **state) {
-    (void)state;
+TEST_WITH(only_other_live_clients_can_be_evicted, name_pool, remove_pool) {
     rig r;
     far_client_info killed;
     make_map();
@@ -282,14 +281,14 @@ static void only_others_that_live_can_be_evicted(void **state) {
     assert_code(FAR_ERR_NOT_FOUND, far_pool_evict(r.session, 16000, 0, &killed));
     assert_code(FAR_ERR_NOT_FOUND, far_pool_evict(r.session, 0, 0, &killed));
     assert_code(FAR_ERR_INVALID, far_pool_evict(r.session, r.session->id, 0, &killed));
-    assert_ok(far_put(r.session, r.index, "k", 1, "v", 1)); /* still here */
+    assert_ok(far_put(r.session, r.index, "k", 1, "v", 1)); /* the caller was not evicted */
     close_map(&r);
 }
 
 
-/* ---- Every kind: stops in the middle of work ---- */
+/* ---- Every kind: processes are stopped in the middle of work ---- */
 
-static uint64_t done_by_others(const crew *c, unsigned place) {
+static uint64_t count_operations_of_others(const crew *c, unsigned place) {
     uint64_t done = 0;
     for (unsigned i = 0; i < c->places; i++)
         if (i != place)
@@ -298,23 +297,23 @@ static uint64_t done_by_others(const crew *c, unsigned place) {
 }
 
 
-static bool is_lock_free(const char *kind) {
+static bool kind_has_no_locks(const char *kind) {
     return strcmp(kind, "dart") == 0 || strcmp(kind, "toy") == 0;
 }
 
 
 static void assert_work_goes_on(const crew *c, unsigned without) {
     char words[512];
-    uint64_t before = done_by_others(c, without);
-    for (int64_t begin = crew_now(); done_by_others(c, without) < before + 20; pause_for(1000000))
+    uint64_t before = count_operations_of_others(c, without);
+    for (int64_t begin = crew_now(); count_operations_of_others(c, without) < before + 20; pause_for(1000000))
         if (crew_broken(c, words, sizeof(words)))
             fail_msg("%s", words);
         else if (crew_now() - begin > STUCK_NS && stalls_fair_time(&line, begin, crew_now()) > STUCK_NS)
-            fail_msg("nothing is done for %lld ms", (long long)STUCK_NS / 1000000);
+            fail_msg("no operation completed for %lld ms", (long long)STUCK_NS / 1000000);
 }
 
 
-static void stops_do_no_harm(void **state) {
+TEST_FUNCTION(stopped_processes_do_no_harm) {
     const char *kind = *state;
     crew c;
     rig r = {0};
@@ -326,16 +325,16 @@ static void stops_do_no_harm(void **state) {
         stalls_watch(&line, i, c.pids[i]);
     }
     assert_work_goes_on(&c, CREW_MAX);
-    for (unsigned i = 0; i < 12; i++) { /* many short stops, to be in the middle of something */
+    for (unsigned i = 0; i < 12; i++) { /* many short stops, so that some are in the middle of a change */
         unsigned place = i % c.places;
-        stop(c.pids[place]);
+        stop_process(c.pids[place]);
         pause_for(i == 0 ? stop_ns() : 30000000);
-        if (is_lock_free(kind))
+        if (kind_has_no_locks(kind))
             assert_work_goes_on(&c, place);
         assert_int_equal(kill(c.pids[place], SIGCONT), 0);
         assert_work_goes_on(&c, CREW_MAX);
     }
-    stop(c.pids[2]);
+    stop_process(c.pids[2]);
     assert_ok(far_pool_open(uri, NULL, &r.pool));
     assert_ok(far_session_open(r.pool, &r.session));
     assert_ok(far_pool_evict(r.session, id_of_process(&r, c.pids[2]), 0, &killed));
@@ -356,16 +355,9 @@ static void stops_do_no_harm(void **state) {
 }
 
 
-int main(void) {
+TEST_GENERATOR(add_kinds) {
     const char *kinds[CONFORM_KINDS];
-    size_t count = conform_kinds(kinds), used = 0;
-    struct CMUnitTest tests[CONFORM_KINDS + 3] = {
-        cmocka_unit_test_setup_teardown(a_stopped_process_keeps_its_lock_and_goes_on_with_it, name_pool, remove_pool),
-        cmocka_unit_test_setup_teardown(the_lock_of_an_evicted_process_is_taken_over, name_pool, remove_pool),
-        cmocka_unit_test_setup_teardown(only_others_that_live_can_be_evicted, name_pool, remove_pool),
-    };
-    used = 3;
+    size_t count = conform_kinds(kinds);
     for (size_t i = 0; i < count; i++)
-        tests[used++] = (struct CMUnitTest){kinds[i], stops_do_no_harm, name_pool, remove_pool, (void *)kinds[i]};
-    return _cmocka_run_group_tests("stop", tests, used, NULL, NULL);
+        test_add(kinds[i], stopped_processes_do_no_harm, name_pool, remove_pool, (void *)kinds[i]);
 }

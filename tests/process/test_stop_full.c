@@ -1,25 +1,23 @@
-/* A process that is stopped in the middle of an operation keeps all that others retire from being used again. In a small
- * pool the others run out of memory soon: each of their calls ends after bounded work and names the process; when it
- * goes on they do too; and where they may evict it they go on at once. */
+/* A process that is stopped in the middle of an operation keeps its pin, so memory that other clients retire is not
+ * used again. In a small pool these soon run out of memory. Proves that each call then ends after bounded work with an
+ * error that names the stopped process; that they work again after it continues; and that with eviction allowed they
+ * continue without an error. */
 #include "farindex.h"
-#include "pool/epoch.h"
+#include "pool/epoch/epoch.h"
 #include "task/session.h"
+#include "test.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #define VALUE_BYTES  1500u
 #define POOL_UPDATES ((16u << 20) / VALUE_BYTES)
-#define TRIPS_MAX    200000u /* of an update that waits for memory in vain */
-#define REFUSED      20u     /* updates while it is stopped */
+#define TRIPS_MAX    200000u /* limit for the round trips of an update that waits for memory in vain */
+#define REFUSED      20u     /* number of updates that must fail while the process is stopped */
 
 typedef struct worker {
     far_pool *pool;
@@ -55,7 +53,7 @@ static int pin_and_stop(far_task *t, void *arg) {
 }
 
 
-static void be_stopped(void) {
+static void run_stopped_process(void) {
     far_pool *pool = NULL;
     far_session *session = NULL;
     int err = far_pool_open(uri, NULL, &pool);
@@ -69,8 +67,8 @@ static void be_stopped(void) {
 }
 
 
-/* A pool with an index of that kind, and a process that is stopped in the middle of an operation. */
-static pid_t stop_somebody(const char *kind) {
+/* Creates a pool with an index of this kind, and a process that is stopped in the middle of an operation. */
+static pid_t start_and_stop_process(const char *kind) {
     far_pool *pool;
     far_session *session;
     far_index *index;
@@ -86,7 +84,7 @@ static pid_t stop_somebody(const char *kind) {
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0)
-        be_stopped();
+        run_stopped_process();
     assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
     assert_true(WIFSTOPPED(status));
     return pid;
@@ -106,11 +104,11 @@ static int update(worker *w, unsigned number) {
 }
 
 
-static void the_error_names_the_process(void **state) {
+TEST_FUNCTION(the_error_names_the_process) {
     worker w;
     char name[32];
     int status, err = 0;
-    pid_t pid = stop_somebody(*state);
+    pid_t pid = start_and_stop_process(*state);
     open_worker(&w, 0);
     for (unsigned i = 0; i < 3 * POOL_UPDATES && err == 0; i++)
         err = update(&w, i);
@@ -123,7 +121,7 @@ static void the_error_names_the_process(void **state) {
     assert_int_equal(kill(pid, SIGCONT), 0);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    while ((err = update(&w, 0)) == FAR_ERR_NO_MEMORY) /* the epoch has not moved yet */
+    while ((err = update(&w, 0)) == FAR_ERR_NO_MEMORY) /* the epoch has not advanced yet */
         continue;
     assert_int_equal(err, 0);
     for (unsigned i = 1; i < POOL_UPDATES; i++)
@@ -132,10 +130,10 @@ static void the_error_names_the_process(void **state) {
 }
 
 
-static void with_eviction_work_goes_on(void **state) {
+TEST_FUNCTION(with_eviction_updates_succeed) {
     worker w;
     int status;
-    pid_t pid = stop_somebody(*state);
+    pid_t pid = start_and_stop_process(*state);
     open_worker(&w, 1);
     for (unsigned i = 0; i < 3 * POOL_UPDATES; i++) {
         int err = update(&w, i);
@@ -145,36 +143,34 @@ static void with_eviction_work_goes_on(void **state) {
     }
     assert_int_equal(kill(pid, SIGCONT), 0);
     assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) != 0); /* it was ended, or told */
+    /* The process was killed, or its operation failed because it was fenced. */
+    assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) != 0);
     close_worker(&w);
 }
 
 
-static int name_pool(void **state) {
-    (void)state;
+TEST_FIXTURE(name_pool) {
     snprintf(path, sizeof(path), "/dev/shm/farindex-stop-full-%d", (int)getpid());
     snprintf(uri, sizeof(uri), "shm:%s?size=16M", path);
     return 0;
 }
 
 
-static int remove_pool(void **state) {
-    (void)state;
+TEST_FIXTURE(remove_pool) {
     unlink(path);
     return 0;
 }
 
 
-int main(void) {
+TEST_GENERATOR(add_kinds) {
     static const char *const kinds[] = {"chime", "dart", "dolphin", "shard", "smart"};
-    enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
-    static char names[2 * KINDS][32];
-    struct CMUnitTest tests[2 * KINDS];
-    for (unsigned i = 0; i < 2 * KINDS; i++) {
-        const char *kind = kinds[i / 2];
-        snprintf(names[i], sizeof(names[i]), "%s%s", kind, i % 2 ? ", evicted" : "");
-        tests[i] = (struct CMUnitTest){names[i], i % 2 ? with_eviction_work_goes_on : the_error_names_the_process, NULL,
-                                       NULL, (void *)kind};
+    for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        char name[32];
+        test_add(kinds[i], the_error_names_the_process, NULL, NULL, (void *)kinds[i]);
+        snprintf(name, sizeof(name), "%s, evicted", kinds[i]);
+        test_add(name, with_eviction_updates_succeed, NULL, NULL, (void *)kinds[i]);
     }
-    return cmocka_run_group_tests(tests, name_pool, remove_pool);
 }
+
+
+TEST_GROUP(name_pool, remove_pool);

@@ -1,4 +1,5 @@
-/* Every behaviour, for every kind, on every fabric, as one cmocka test each. */
+/* Runs the behaviours of the conformance suite as cmocka tests, for all kinds and fabrics or for those that the
+ * arguments select (conform.h). */
 #include "conform.h"
 #include "base/sanitizer.h"
 
@@ -10,8 +11,11 @@ typedef struct test_case {
 
 typedef struct request {
     const char *kind, *fabric, *options;
-    bool list, all;
+    bool all;
 } request;
+
+static request selected;
+static behaviour *first_behaviour; /* list of all behaviours, in the order of their source lines */
 
 static const char *const unordered_kinds[] = {"shard"};
 
@@ -34,7 +38,7 @@ static int add_kind(void *ctx, const char *kind, const char *what_for, const cha
     kind_list *list = ctx;
     (void)what_for, (void)options;
     if (list->count < CONFORM_KINDS)
-        list->kinds[list->count++] = kind; /* names of kinds are constants of the library */
+        list->kinds[list->count++] = kind; /* The entry is not copied, because far_kinds passes constant strings. */
     return 0;
 }
 
@@ -56,21 +60,22 @@ static void run_case(void **state) {
 }
 
 
-static bool applies(const behaviour *b, const conform *c) {
+static bool behaviour_applies(const behaviour *b, const conform *c) {
     return !((b->only & FOR_ORDERED) && !c->ordered) && !((b->only & FOR_UNORDERED) && c->ordered) &&
            !((b->only & FOR_THREADS) && !c->fabric->threads);
 }
 
 
-/* Of the fabrics that a behaviour applies to, those whose turn it is. The simulator has one thread: nothing to see for
- * the thread sanitizer. */
-static bool has_turn(const request *request, const behaviour *b, size_t kind, size_t kinds, size_t number,
-                     size_t fabric) {
+/* Returns whether the behaviour runs on this fabric for this kind. Under the thread sanitizer, only fabrics that allow
+ * threads are useful, so the simulator is left out. */
+static bool behaviour_runs_on_fabric(const request *request, const behaviour *b, size_t kind, size_t kinds,
+                                     size_t number, size_t fabric) {
     size_t of_all = 0, before = 0;
     bool threads = (b->only & FOR_THREADS) || FAR_TSAN;
-    if (request->fabric || request->all)
+    if (request->fabric || request->all || test_runs_all_sizes())
         return true;
-    if (conform_fabrics[fabric].when != EVERY_TIME) /* slow ones: a few, and all of it on demand */
+    /* The slow fabrics run a few behaviours only, unless an argument selects them. */
+    if (conform_fabrics[fabric].when != EVERY_TIME)
         return conform_fabrics[fabric].when == IN_ROTATION && !(b->only & IN_TURN) && !FAR_TSAN &&
                (kind + number) % kinds == 0;
     if (!((b->only & IN_TURN) || FAR_TSAN))
@@ -86,90 +91,69 @@ static bool has_turn(const request *request, const behaviour *b, size_t kind, si
 }
 
 
-static size_t make_cases(const request *request, const behaviour *behaviours, size_t count, test_case **cases) {
-    const char *kinds[CONFORM_KINDS];
-    size_t kind_count = conform_kinds(kinds), made = 0;
-    *cases = calloc(kind_count * conform_fabric_count * count, sizeof(**cases));
-    if (!*cases)
+static void add_case(conform c, const behaviour *b) {
+    test_case *test = malloc(sizeof(*test));
+    if (!test)
         abort();
-    for (size_t k = 0; k < kind_count; k++)
-        for (size_t f = 0; f < conform_fabric_count; f++)
-            for (size_t b = 0; b < count; b++) {
-                test_case *test = &(*cases)[made];
-                test->c = (conform){&conform_fabrics[f], kinds[k], request->options, conform_kind_is_ordered(kinds[k])};
-                test->behaviour = &behaviours[b];
-                if ((request->kind && strcmp(request->kind, kinds[k]) != 0) ||
-                    (request->fabric && strcmp(request->fabric, conform_fabrics[f].name) != 0) ||
-                    !applies(test->behaviour, &test->c) || !has_turn(request, test->behaviour, k, kind_count, b, f))
-                    continue;
-                snprintf(test->name, sizeof(test->name), "%s/%s/%s", kinds[k], conform_fabrics[f].name,
-                         behaviours[b].name);
-                made++;
-            }
-    return made;
+    *test = (test_case){.c = c, .behaviour = b};
+    snprintf(test->name, sizeof(test->name), "%s/%s/%s", c.kind, c.fabric->name, b->name);
+    test_add(test->name, run_case, NULL, NULL, test);
 }
 
 
-static bool parse_arguments(int argc, char **argv, request *request) {
+static void add_cases(void) {
+    const char *kinds[CONFORM_KINDS];
+    size_t kind_count = conform_kinds(kinds);
+    for (size_t k = 0; k < kind_count; k++)
+        for (size_t f = 0; f < conform_fabric_count; f++) {
+            size_t number = 0;
+            for (const behaviour *b = first_behaviour; b; b = b->next, number++) {
+                conform c = {&conform_fabrics[f], kinds[k], selected.options, conform_kind_is_ordered(kinds[k])};
+                if ((!selected.kind || strcmp(selected.kind, kinds[k]) == 0) &&
+                    (!selected.fabric || strcmp(selected.fabric, conform_fabrics[f].name) == 0) &&
+                    behaviour_applies(b, &c) && behaviour_runs_on_fabric(&selected, b, k, kind_count, number, f))
+                    add_case(c, b);
+            }
+        }
+}
+
+
+static int read_arguments(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (strcmp(argv[i], "--list") == 0) {
-            request->list = true;
+            test_list_names();
             continue;
         }
         if (strcmp(argv[i], "--all") == 0) {
-            request->all = true;
+            selected.all = true;
             continue;
         }
-        if (!value)
-            return false;
-        if (strcmp(argv[i], "--kind") == 0)
-            request->kind = value;
-        else if (strcmp(argv[i], "--fabric") == 0)
-            request->fabric = value;
-        else if (strcmp(argv[i], "--options") == 0)
-            request->options = value;
-        else if (strcmp(argv[i], "--filter") == 0)
-            cmocka_set_test_filter(value);
-        else
-            return false;
+        if (value && strcmp(argv[i], "--kind") == 0) {
+            selected.kind = value;
+        } else if (value && strcmp(argv[i], "--fabric") == 0) {
+            selected.fabric = value;
+        } else if (value && strcmp(argv[i], "--options") == 0) {
+            selected.options = value;
+        } else if (value && strcmp(argv[i], "--filter") == 0) {
+            test_set_pattern(value);
+        } else {
+            fprintf(stderr, "usage: %s [--kind K] [--fabric F] [--options O] [--filter PATTERN] [--all] [--list]\n",
+                    argv[0]);
+            return 2;
+        }
         i++;
     }
-    return true;
+    return TEST_CONTINUE;
 }
 
 
-static int run_cases(const char *group, test_case *cases, size_t count) {
-    struct CMUnitTest *tests = calloc(count, sizeof(*tests));
-    if (!tests)
-        abort();
-    for (size_t i = 0; i < count; i++)
-        tests[i] = (struct CMUnitTest){cases[i].name, run_case, NULL, NULL, &cases[i]};
-    int failed = _cmocka_run_group_tests(group, tests, count, NULL, NULL);
-    free(tests);
-    return failed;
-}
-
-
-int conform_main(int argc, char **argv, const char *group, const behaviour *behaviours, size_t count) {
-    request request = {0};
-    if (!parse_arguments(argc, argv, &request)) {
-        fprintf(stderr, "usage: %s [--kind K] [--fabric F] [--options O] [--filter PATTERN] [--all] [--list]\n",
-                argv[0]);
-        return 2;
-    }
-    test_case *cases;
-    size_t made = make_cases(&request, behaviours, count, &cases);
-    int status = 0;
-    if (made == 0 && (request.kind || request.fabric)) {
-        fprintf(stderr, "%s: no such kind or fabric, or nothing applies to it\n", argv[0]);
-        status = 2;
-    } else if (request.list) {
-        for (size_t i = 0; i < made; i++)
-            puts(cases[i].name);
-    } else if (made > 0) {
-        status = run_cases(group, cases, made) != 0;
-    }
-    free(cases);
-    return status;
+void conform_register(behaviour *entry) {
+    behaviour **at = &first_behaviour;
+    while (*at && (*at)->line <= entry->line)
+        at = &(*at)->next;
+    entry->next = *at;
+    *at = entry;
+    test_set_arguments(read_arguments);
+    test_set_generator(add_cases);
 }

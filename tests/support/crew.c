@@ -1,4 +1,4 @@
-/* Processes that work on one pool and keep a book of it. */
+/* Processes that run operations on one pool and record them in a book, a list of records in shared memory (crew.h). */
 #include "crew.h"
 #include "base/random.h"
 #include "conform.h"
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DEPTH 4 /* operations in flight, for places with an odd number */
+#define DEPTH 4 /* number of operations that a process at an odd place keeps in flight */
 
 typedef struct job {
     far_op op;
@@ -37,12 +37,13 @@ typedef struct worker {
 
 int64_t crew_now(void) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now); /* one clock for all processes */
+    /* All processes of a machine read the same CLOCK_MONOTONIC, so their times can be compared. */
+    clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
 
-/* Prefixes of each other, and different lengths. */
+/* The keys have different lengths, and some are prefixes of others. */
 size_t crew_key(unsigned key, char text[32]) {
     return (size_t)snprintf(text, 32, "hot-%.*s%02u", (int)(key % 4) * 3, "aaaaaaaaaaaa", key);
 }
@@ -63,7 +64,7 @@ static size_t value_size(uint64_t version) {
 }
 
 
-static void complain_in(worker *w, const char *what, int result, const char *words) {
+static void report_broken_call(worker *w, const char *what, int result, const char *words) {
     crew_book *book = w->crew->book;
     int none = 0;
     if (!atomic_exchange_explicit(&book->telling, true, memory_order_relaxed))
@@ -73,19 +74,21 @@ static void complain_in(worker *w, const char *what, int result, const char *wor
 }
 
 
-static void complain(worker *w, const char *what, int result) {
-    complain_in(w, what, result, result < 0 ? far_last_error() : "");
+static void report_broken(worker *w, const char *what, int result) {
+    report_broken_call(w, what, result, result < 0 ? far_last_error() : "");
 }
 
 
 /* ---- One operation ---- */
 
-static int note_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+static int record_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
     crew_record *record = ((job *)ctx)->record;
     int number = key_number(key, key_len);
     uint64_t version = 0;
     if (number < 0 || !far_value_check(value, value_len, key, key_len, &version) || record->pairs == CREW_KEYS)
-        return 1; /* the number of pairs then tells that something was wrong */
+        /* A scan that is stopped here returns another count than the record has pairs, so the check of the result
+         * reports the error. */
+        return 1;
     record->pair_keys[record->pairs] = (uint8_t)number;
     record->pair_versions[record->pairs++] = version;
     return 0;
@@ -108,8 +111,9 @@ static unsigned choose_key(worker *w) {
 }
 
 
-/* Puts it into the book; false: the book is full. */
-static bool prepare(worker *w, job *j) {
+/* Chooses an operation and records its beginning in the book, the shared list of records. Returns false if the book is
+ * full. */
+static bool begin_operation(worker *w, job *j) {
     crew_book *book = w->crew->book;
     uint64_t number = atomic_fetch_add_explicit(&book->used, 1, memory_order_relaxed);
     if (number >= w->crew->limit)
@@ -126,7 +130,7 @@ static bool prepare(worker *w, job *j) {
         record->limit = op->limit = far_random_below(&w->random, CREW_KEYS);
         op->to = record->to < CREW_KEYS ? j->to : NULL;
         op->to_len = op->to ? crew_key(record->to, j->to) : 0;
-        op->each = note_pair;
+        op->each = record_pair;
         op->each_ctx = j;
     } else if (op->kind == FAR_OP_GET) {
         op->capacity = sizeof(j->value);
@@ -141,35 +145,37 @@ static bool prepare(worker *w, job *j) {
 }
 
 
-/* Of one that is lost nobody knows whether it was done: it stays in the book as begun. */
-static bool is_lost(worker *w, int result) {
+/* Returns whether `result` means that the session was lost, and remembers that. An operation that ends with such a
+ * result may or may not have taken effect, so the caller leaves the operation's record in the book in the state
+ * "begun". */
+static bool note_lost_session(worker *w, int result) {
     bool lost = w->crew->reopens && (result == FAR_ERR_FENCED || result == FAR_ERR_UNREACHABLE);
     w->lost |= lost;
     return lost;
 }
 
 
-static void conclude(worker *w, job *j) {
+static void end_operation(worker *w, job *j) {
     crew_record *record = j->record;
-    if (is_lost(w, j->op.result))
+    if (note_lost_session(w, j->op.result))
         return;
     record->end = crew_now();
     record->result = j->op.result;
     if (j->op.kind == FAR_OP_GET && j->op.result == 0 &&
         !far_value_check(j->value, j->op.value_len, j->key, j->op.key_len, &record->version))
-        complain(w, "a get gave a value that is none of its key", 0);
+        report_broken(w, "a get gave a value that is none of its key", 0);
     bool fine = j->op.result >= 0 || j->op.result == FAR_ERR_NOT_FOUND || j->op.result == FAR_ERR_EXISTS;
     if (!fine)
-        complain_in(w, far_op_name(j->op.kind), j->op.result,
-                    w->place % 2 ? far_op_error(w->session, &j->op) : far_last_error());
+        report_broken_call(w, far_op_name(j->op.kind), j->op.result,
+                           w->place % 2 ? far_op_error(w->session, &j->op) : far_last_error());
     if (j->op.kind == FAR_OP_SCAN && j->op.result >= 0 && j->op.result != record->pairs)
-        complain(w, "a scan gave a pair that is none", 0);
+        report_broken(w, "a scan gave a pair that is none", 0);
     atomic_store_explicit(&record->state, 2, memory_order_release);
     atomic_fetch_add_explicit(&w->crew->book->done_by[w->place], 1, memory_order_relaxed);
 }
 
 
-static void run_now(worker *w, far_op *op) {
+static void run_synchronously(worker *w, far_op *op) {
     switch (op->kind) {
     case FAR_OP_GET:
         op->result = far_get(w->session, op->index, op->key, op->key_len, op->value, op->capacity, &op->value_len);
@@ -196,14 +202,14 @@ static void run_now(worker *w, far_op *op) {
 
 /* ---- A process ---- */
 
-static bool goes_on(const worker *w) {
+static bool worker_continues(const worker *w) {
     const crew_book *book = w->crew->book;
     return !w->lost && !atomic_load_explicit(&book->stop, memory_order_relaxed) &&
            !atomic_load_explicit(&book->broken, memory_order_relaxed);
 }
 
 
-static bool is_too_fast(const worker *w) {
+static bool limit_is_exceeded(const worker *w) {
     const crew_book *book = w->crew->book;
     return atomic_load_explicit(&book->used, memory_order_relaxed) >
                atomic_load_explicit(&book->allowed, memory_order_relaxed) &&
@@ -211,29 +217,32 @@ static bool is_too_fast(const worker *w) {
 }
 
 
-/* Now and then, so that the book is not full too soon. */
-static bool is_tired(worker *w) {
-    return w->crew->pace_ns || is_too_fast(w) || far_random_chance(&w->random, 1, 200);
+/* Returns whether the process should pause now. Pauses keep the book, which has a fixed number of records, from being
+ * full too soon. */
+static bool choose_to_pause(worker *w) {
+    return w->crew->pace_ns || limit_is_exceeded(w) || far_random_chance(&w->random, 1, 200);
 }
 
 
-/* With nothing in flight: what is not reaped would seem to take long. */
-static void rest(worker *w) {
-    while (is_too_fast(w))
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL); /* waking up often is dear in a virtual machine */
+/* Pauses the process. The caller has no operation in flight, because an operation that has finished but is not reaped
+ * during the pause would seem to take long. */
+static void pause_worker(worker *w) {
+    while (limit_is_exceeded(w))
+        /* The pause is 5 ms and not shorter, because frequent wake-ups are expensive in a virtual machine. */
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     nanosleep(&(struct timespec){.tv_nsec = w->crew->pace_ns ? w->crew->pace_ns : 50000}, NULL);
 }
 
 
 static void work_one_by_one(worker *w) {
-    _Atomic int64_t *since = &w->crew->book->stuck_since[w->place];
-    while (goes_on(w) && prepare(w, &w->jobs[0])) {
+    _Atomic int64_t *since = &w->crew->book->operation_since[w->place];
+    while (worker_continues(w) && begin_operation(w, &w->jobs[0])) {
         atomic_store_explicit(since, w->jobs[0].record->start, memory_order_relaxed);
-        run_now(w, &w->jobs[0].op);
-        conclude(w, &w->jobs[0]);
+        run_synchronously(w, &w->jobs[0].op);
+        end_operation(w, &w->jobs[0]);
         atomic_store_explicit(since, 0, memory_order_relaxed);
-        if (is_tired(w))
-            rest(w);
+        if (choose_to_pause(w))
+            pause_worker(w);
     }
 }
 
@@ -242,31 +251,32 @@ static void work_in_flight(worker *w) {
     job *idle[DEPTH];
     far_op *done[DEPTH];
     unsigned idle_count = DEPTH;
-    bool open = true, tired = false;
+    bool open = true, pausing = false;
     for (unsigned i = 0; i < DEPTH; i++)
         idle[i] = &w->jobs[i];
     while (open || idle_count < DEPTH) {
-        while (idle_count && open && !tired && (open = goes_on(w) && prepare(w, idle[idle_count - 1]))) {
+        while (idle_count && open && !pausing &&
+               (open = worker_continues(w) && begin_operation(w, idle[idle_count - 1]))) {
             far_op *op = &idle[--idle_count]->op;
             int taken = far_submit(w->session, &op, 1);
-            if (taken != 1 && !is_lost(w, taken))
-                complain(w, "submit", -100);
+            if (taken != 1 && !note_lost_session(w, taken))
+                report_broken(w, "submit", -100);
             idle_count += w->lost;
         }
         int count = idle_count < DEPTH ? far_reap(w->session, done, DEPTH, 1) : 0;
         if (count < 0) {
-            if (!is_lost(w, count))
-                complain(w, "reap", count);
+            if (!note_lost_session(w, count))
+                report_broken(w, "reap", count);
             return;
         }
         for (int i = 0; i < count; i++) {
-            conclude(w, done[i]->user);
+            end_operation(w, done[i]->user);
             idle[idle_count++] = done[i]->user;
-            tired = tired || is_tired(w);
+            pausing = pausing || choose_to_pause(w);
         }
-        if (tired && idle_count == DEPTH) {
-            rest(w);
-            tired = false;
+        if (pausing && idle_count == DEPTH) {
+            pause_worker(w);
+            pausing = false;
         }
     }
 }
@@ -292,26 +302,28 @@ static void close_all(worker *w) {
 }
 
 
-/* Until it ends, or is lost. */
-static void be_client(worker *w) {
+/* Runs operations as one client until the crew stops or the session is lost. */
+static void run_client(worker *w) {
     w->lost = false;
     w->client = atomic_fetch_add_explicit(&w->crew->book->clients, 1, memory_order_relaxed) + 1;
     w->written = 0;
     int err = open_all(w);
-    if (err < 0 && !is_lost(w, err))
-        complain(w, "open", err);
+    if (err < 0 && !note_lost_session(w, err))
+        report_broken(w, "open", err);
     else if (err == 0 && w->place % 2)
         work_in_flight(w);
     else if (err == 0)
         work_one_by_one(w);
-    atomic_store_explicit(&w->crew->book->stuck_since[w->place], 0, memory_order_relaxed);
-    while (goes_on(w)) /* the book is full */
+    atomic_store_explicit(&w->crew->book->operation_since[w->place], 0, memory_order_relaxed);
+    /* The loop above ended although the crew continues, so the book is full. The process waits for the end of the crew.
+     */
+    while (worker_continues(w))
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     close_all(w);
 }
 
 
-static void be_worker(crew *c, unsigned place) {
+static void run_worker(crew *c, unsigned place) {
     worker *w = calloc(1, sizeof(*w));
     w->crew = c;
     w->place = place;
@@ -319,7 +331,7 @@ static void be_worker(crew *c, unsigned place) {
     far_random_seed(&w->random, c->seed * 1000003 + place * 1009 + c->done[place]);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (w->lost = true; w->lost && !atomic_load_explicit(&c->book->stop, memory_order_relaxed);) {
-        be_client(w);
+        run_client(w);
         if (w->lost)
             nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }
@@ -362,7 +374,7 @@ void crew_start(crew *c, unsigned place) {
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0)
-        be_worker(c, place);
+        run_worker(c, place);
     c->pids[place] = pid;
 }
 
@@ -372,7 +384,7 @@ void crew_kill(crew *c, unsigned place) {
     assert_int_equal(kill(c->pids[place], SIGKILL), 0);
     assert_int_equal(waitpid(c->pids[place], &status, 0), c->pids[place]);
     c->pids[place] = 0;
-    atomic_store_explicit(&c->book->stuck_since[place], 0, memory_order_relaxed);
+    atomic_store_explicit(&c->book->operation_since[place], 0, memory_order_relaxed);
 }
 
 
@@ -394,7 +406,7 @@ bool crew_broken(const crew *c, char *words, size_t size) {
 void crew_finish(crew *c) {
     char words[512];
     atomic_store_explicit(&c->book->stop, true, memory_order_relaxed);
-    int64_t until = crew_now() + 600000000000; /* who has not ended by then hangs */
+    int64_t until = crew_now() + 600000000000; /* A process that does not end within 10 minutes has hung. */
     bool ended_well = true;
     for (unsigned i = 0; i < c->places; i++) {
         int status = 0;
@@ -439,7 +451,8 @@ static void add_scan(far_history *history, const crew_record *record) {
 }
 
 
-/* Versions stand for the values: the longer ones would only take room. */
+/* Adds a point operation (not a scan) to the history. Values are represented by their versions, because the values
+ * themselves would need much memory. */
 static void add_point(far_history *history, const crew_record *record, bool ended) {
     char key[32];
     uint8_t value[CREW_VALUE_MAX];
@@ -464,7 +477,7 @@ far_history *crew_history(const crew *c, int64_t *longest, uint64_t *cut) {
         const crew_record *record = &c->book->records[i];
         uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);
         if (state == 0)
-            continue; /* died before it began */
+            continue; /* The process was killed before it recorded the beginning of this operation. */
         if (state == 2 && record->end - record->start > *longest)
             *longest = record->end - record->start;
         *cut += state == 1;
@@ -507,7 +520,8 @@ void crew_verify(crew *c, far_history *history) {
     assert_pool_is_sound(session);
     assert_ok(far_pool_stat(session, &usage));
     assert_int_equal(usage.leaked, 0);
-    assert_int_equal(usage.sessions, 2); /* ours, and our handle's */
+    /* The two sessions are the session of this test and the system session of its handle. */
+    assert_int_equal(usage.sessions, 2);
     far_index_close(index);
     far_session_close(session);
     far_pool_close(pool);

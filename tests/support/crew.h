@@ -1,6 +1,10 @@
-/* A crew: processes that work on the hot keys of one pool, and write down what they do in memory that outlives
- * them. An operation is in the book before it begins, so that those cut by a death are known. The parent has no handle
- * of the pool while they work. */
+/* A crew is a set of processes that run operations on a few keys of one pool. They record each operation in a book,
+ * which is memory that they share with the parent and that outlives them. A record is written before its operation
+ * begins, so operations that were cut off by a kill are known, too. Afterwards the test checks that the records form a
+ * linearizable history. The parent has no handle on the pool while the processes run.
+ *
+ * Each process has a place, which is a number below CREW_MAX. Processes at even places run one operation at a time;
+ * processes at odd places keep several operations in flight. */
 #ifndef TESTS_CREW_H
 #define TESTS_CREW_H
 
@@ -17,27 +21,28 @@
 #define CREW_INDEX     "hot"
 
 typedef struct crew_record {
-    _Atomic uint32_t state; /* 0: empty, 1: begun, 2: ended */
-    uint16_t client;        /* its number is never used twice */
+    _Atomic uint32_t state; /* 0: the record is empty; 1: the operation has begun; 2: it has ended */
+    uint16_t client;        /* number of the client that ran the operation; no two clients have the same number */
     uint8_t op, key, to, pairs;
     uint32_t limit;
     int32_t result;
     int64_t start, end;
-    uint64_t version; /* written, or what a get found */
+    uint64_t version; /* version of the value that was written, or that a get found */
     uint64_t pair_versions[CREW_KEYS];
     uint8_t pair_keys[CREW_KEYS];
 } crew_record;
 
 typedef struct crew_book {
-    _Atomic uint64_t used;    /* records */
-    _Atomic uint64_t allowed; /* so many may be used by now: who finds more rests */
+    _Atomic uint64_t used;    /* number of records of the book used so far */
+    _Atomic uint64_t allowed; /* limit for `used`; a process that would exceed it pauses until the limit rises */
     atomic_bool stop;
-    atomic_bool telling; /* somebody has begun to write words */
-    atomic_uint clients; /* numbers given out */
-    atomic_int broken;   /* the first unexpected result; what it was is in words */
+    atomic_bool telling; /* set by the process that writes `words`, so that only the first process writes them */
+    atomic_uint clients; /* number of client numbers issued so far */
+    atomic_int broken;   /* result code of the first unexpected result, which `words` describes; 0: there was none */
     char words[400];
-    _Atomic uint64_t done_by[CREW_MAX];    /* operations that ended, by place */
-    _Atomic int64_t stuck_since[CREW_MAX]; /* when the operation under way began; 0: none (crews of depth 1) */
+    _Atomic uint64_t done_by[CREW_MAX]; /* for each place, the number of operations that ended */
+    /* start time of the operation in progress; 0: none (only for places that run one operation at a time) */
+    _Atomic int64_t operation_since[CREW_MAX];
     crew_record records[];
 } crew_book;
 
@@ -45,34 +50,40 @@ typedef struct crew {
     const char *uri, *kind, *options;
     uint64_t seed;
     unsigned places;
-    bool own_keys; /* each place works on keys of its own */
+    bool own_keys; /* true if each place uses its own keys */
     bool no_scans;
-    bool reopens;   /* memory nodes may be killed: who is lost opens the pool again, as another client */
-    uint64_t limit; /* records in the book */
-    long pace_ns;   /* rest after each operation; 0: a short one now and then */
+    /* Set when memory nodes may be killed. Then a process that has lost its session opens the pool again as a new
+     * client. */
+    bool reopens;
+    uint64_t limit; /* number of records in the book */
+    long pace_ns;   /* pause in ns after each operation; 0: processes make a short pause after some operations only */
     crew_book *book;
     pid_t pids[CREW_MAX];
-    uint64_t done[CREW_MAX]; /* operations of the place before its process was started */
+    /* for each place, the number of operations that ended before the current process of the place was started */
+    uint64_t done[CREW_MAX];
 } crew;
 
-/* crew_begin: there is an index CREW_INDEX already, and this process opens no pool before crew_verify. */
+/* Both functions prepare a crew. For crew_begin, the index CREW_INDEX must exist, and this process must not open the
+ * pool before crew_verify. */
 void crew_begin(crew *c, const char *uri, const char *kind, const char *options, unsigned places, uint64_t limit);
 void crew_up(crew *c, const char *uri, const char *kind, const char *options, unsigned places, uint64_t limit);
-void crew_start(crew *c, unsigned place); /* a process for that place */
-void crew_kill(crew *c, unsigned place);  /* SIGKILL, and waits until it is gone */
-/* Until the process of that place has done so many operations, or something is broken. */
+void crew_start(crew *c, unsigned place); /* starts a process for the place */
+void crew_kill(crew *c, unsigned place);  /* kills the process by SIGKILL and waits for its end */
+/* Waits until the process of the place has finished this many operations, or a process has recorded an unexpected
+ * result. */
 void crew_await(crew *c, unsigned place, uint64_t operations);
-void crew_finish(crew *c); /* all that live stop and end well, or the test fails */
+void crew_finish(crew *c); /* stops all processes and waits for them; the test fails if one does not exit normally */
 void crew_down(crew *c);
 
 int64_t crew_now(void);
 bool crew_broken(const crew *c, char *words, size_t size);
 
-/* Everything in the book as a history; *longest: ns of the longest operation that ended. */
+/* Returns all records of the book as a history. *longest is the duration in ns of the longest operation that ended, and
+ * *cut is the number of operations that did not end. */
 far_history *crew_history(const crew *c, int64_t *longest, uint64_t *cut);
 
-/* Afterwards: reads all keys into the history, then verifies it, checks and repairs the pool, and finds nothing leaked.
- */
+/* Reads all keys and adds the results to the history. Then checks that the history is linearizable, repairs the pool,
+ * and checks that no memory is leaked. */
 void crew_verify(crew *c, far_history *history);
 
 size_t crew_key(unsigned key, char text[32]);

@@ -1,7 +1,7 @@
-/* Daemons for tests. */
+/* Starts, stops and queries memory-node daemons for tests (daemons.h). */
 #define _GNU_SOURCE
 #include "daemons.h"
-#include "fabric/net/link.h"
+#include "fabric/tcp/link.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -71,7 +71,7 @@ bool daemon_start(daemon_node *node, const char *log, const char *format, ...) {
 }
 
 
-bool daemon_again(daemon_node *node) {
+bool daemon_restart(daemon_node *node) {
     return start(node, NULL);
 }
 
@@ -80,7 +80,9 @@ int daemon_stop(daemon_node *node) {
     int status = 0;
     if (node->pid <= 0)
         return -1;
-    kill(node->pid, SIGCONT); /* first: the leak sanitizer stops the process at its end, and must not be disturbed */
+    /* The daemon may be stopped by SIGSTOP. It must continue before it gets SIGTERM, because at the end of a process
+     * the leak sanitizer stops and examines that process, and a late SIGCONT would disturb the leak sanitizer. */
+    kill(node->pid, SIGCONT);
     kill(node->pid, SIGTERM);
     waitpid(node->pid, &status, 0);
     node->pid = 0;
@@ -104,12 +106,12 @@ double daemon_seconds(void) {
 }
 
 
-net_state daemon_look(const char *where) {
+net_state daemon_read_status(const char *where) {
     net_address address;
     net_link link;
     net_state state = {0};
     char error[128];
-    net_dial dial = {.purpose = NET_FOR_LOOK, .timeout_ms = 60000};
+    net_dial_options dial = {.purpose = NET_FOR_INSPECTION, .timeout_ms = 60000};
     assert_int_equal(net_address_parse(where, strlen(where), &address, error, sizeof(error)), 0);
     assert_int_equal(net_links_open(&link, &address, 1, &dial), 0);
     assert_int_equal(
@@ -139,7 +141,7 @@ static void start_all(const char *scheme, unsigned count, const char *size, cons
     for (unsigned i = 0; i < count; i++) {
         daemon_node *node = &pools[slot].nodes[i];
         char listen[64] = "";
-        if (rdma) /* an address of the card for each, as tests/rdma/vm makes them */
+        if (rdma) /* Each daemon gets its own address of the network card, as tests/rdma/vm sets them up. */
             snprintf(listen, sizeof(listen), "--fabric rdma --insecure --listen 10.9.0.%u:0", i + 1);
         assert_true(daemon_start(node, NULL, "--size %s %s %s", size, options, listen));
         used += (size_t)snprintf(uri + used, uri_size - used, "%s%s", i ? "," : "", node->address);

@@ -1,4 +1,4 @@
-/* The fabrics on which the conformance suite runs. */
+/* The table of fabrics on which the conformance suite runs, and functions that make and remove their pools. */
 #include "conform.h"
 #include "daemons.h"
 
@@ -25,14 +25,15 @@ static void remove_file(const char *uri) {
 }
 
 
-/* One daemon for each memory node. */
+/* Starts one daemon per memory node. `format` of the fabric is the number of nodes, `mark` the options of the daemons.
+ */
 static void make_daemons(const fabric *fabric, const char *size, unsigned serial, char uri[CONFORM_URI]) {
     (void)serial;
     daemons_start((unsigned)atoi(fabric->format), size, fabric->mark, uri, CONFORM_URI);
 }
 
 
-/* The same with TLS and a pre-shared key; mark: further options. */
+/* Starts the daemons as make_daemons does, but with TLS and a pre-shared key. */
 static void make_secret_daemons(const fabric *fabric, const char *size, unsigned serial, char uri[CONFORM_URI]) {
     static char path[64], options[128];
     (void)serial;
@@ -64,7 +65,8 @@ const fabric conform_fabrics[] = {
     {"tcp:1x64M", true, make_daemons, daemons_end, "1", "", IN_ROTATION},
     {"tcp:3x64M", true, make_daemons, daemons_end, "3", "--threads 2", WHEN_ASKED},
     {"tcp:2x64M,chaos", true, make_daemons, daemons_end, "2", "--threads 3 --chaos", WHEN_ASKED},
-    {"rdma:1x64M", true, make_rdma_daemons, daemons_end, "1", "", WHEN_ASKED}, /* in tests/rdma/vm */
+    /* only tests/rdma/vm selects this fabric, because it needs an RDMA card */
+    {"rdma:1x64M", true, make_rdma_daemons, daemons_end, "1", "", WHEN_ASKED},
     {"rdma:3x64M", true, make_rdma_daemons, daemons_end, "3", "--threads 2", WHEN_ASKED},
     {"tcp:2x64M,secret", true, make_secret_daemons, daemons_end, "2", "", WHEN_ASKED},
     {"tcp:3x64M,secret,chaos", true, make_secret_daemons, daemons_end, "3", "--threads 2 --chaos", WHEN_ASKED},

@@ -1,4 +1,5 @@
-/* Keeps a number of operations of one session in flight, which it opens for them: whichever ends is looked at, and begins anew as another one. */
+/* Keeps a number of operations in flight in a session that it opens for this purpose. When an operation ends, its
+ * result is checked and its far_op is used for the next operation. */
 #ifndef TESTS_SUPPORT_FLIGHTS_H
 #define TESTS_SUPPORT_FLIGHTS_H
 
@@ -9,13 +10,16 @@
 #define FLIGHTS_MAX 64
 
 typedef struct flights {
-    unsigned depth, total;                   /* in flight at once, at most FLIGHTS_MAX; and all together */
-    void (*prepare)(void *ctx, far_op *op);  /* sets all of it */
-    bool (*is_right)(void *ctx, far_op *op); /* has ended: is that a result it may have? */
+    /* number of operations in flight at once, at most FLIGHTS_MAX; number of operations in total */
+    unsigned depth, total;
+    void (*prepare)(void *ctx, far_op *op);  /* callback that fills in the next operation */
+    /* callback that returns whether the result of a finished operation is allowed */
+    bool (*is_right)(void *ctx, far_op *op);
     void *ctx;
 } flights;
 
-/* ops: `depth` of them. Returns how many were not right, or refused; 1 if there is no session. */
+/* Runs the operations. `ops` points to `depth` operations. Returns the number of results that were not allowed,
+ * including operations that were not accepted, or 1 if no session could be opened. */
 unsigned flights_run(far_pool *pool, const flights *f, far_op *const ops[]);
 
 #endif

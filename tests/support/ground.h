@@ -1,4 +1,4 @@
-/* The smallest ground that a test of calls can stand on: a pool, a session of it, and a toy map in it. */
+/* The smallest environment for tests of public functions: a pool, a session, and an index of the kind toy. */
 #ifndef TESTS_SUPPORT_GROUND_H
 #define TESTS_SUPPORT_GROUND_H
 
@@ -17,9 +17,9 @@ typedef struct ground {
     far_index *index;
 } ground;
 
-void open_ground(ground *g, const char *uri, const char *options);
-void close_ground(ground *g);
-/* The words of an operation that failed have this one in them. */
-void op_says(ground *g, const far_op *op, const char *word);
+void open_small_environment(ground *g, const char *uri, const char *options);
+void close_small_environment(ground *g);
+/* Asserts that the error message of the operation contains `word`. */
+void assert_op_error_contains(ground *g, const far_op *op, const char *word);
 
 #endif

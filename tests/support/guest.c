@@ -1,4 +1,4 @@
-/* A client of a pool in tests over processes. */
+/* A client in tests with several processes (guest.h). */
 #include "guest.h"
 #include "client/end_client.h"
 
@@ -32,7 +32,7 @@ static int count_client(void *ctx, const far_client_info *client) {
 }
 
 
-unsigned guest_living(guest *g) {
+unsigned guest_count_live_sessions(guest *g) {
     unsigned count = 0;
     assert_true(far_pool_clients(g->session, count_client, &count) >= 0);
     return count;

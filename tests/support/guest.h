@@ -1,4 +1,4 @@
-/* A client of a pool in tests over processes: a handle with one session and the index "i". */
+/* A client in tests with several processes: a handle with one session and the index "i". */
 #ifndef TESTS_GUEST_H
 #define TESTS_GUEST_H
 
@@ -10,9 +10,11 @@ typedef struct guest {
     far_index *index;
 } guest;
 
-/* kind: the index is made; NULL: it is there. What was opened until an error stays to be left. */
+/* Opens pool, session and index. If `kind` is not NULL, the index is created, else it must exist. Returns 0 or an
+ * error. After an error, the caller must still call guest_leave. */
 int guest_enter(guest *g, const char *uri, const char *kind);
 void guest_leave(guest *g);
-unsigned guest_living(guest *g); /* sessions of the pool that live, after all were asked for */
+/* checks the liveness of every session of the pool, then returns the number of live sessions */
+unsigned guest_count_live_sessions(guest *g);
 
 #endif

@@ -1,5 +1,5 @@
-/* What a test could not look at on this machine is said aloud: scripts/test gathers these lines in its summary, since
- * nobody reads the output of a test that passes. */
+/* Reports a property that a test could not check on this machine. scripts/test collects these lines in its summary,
+ * because the output of tests that pass is not read otherwise. */
 #ifndef TESTS_SUPPORT_LEFT_OUT_H
 #define TESTS_SUPPORT_LEFT_OUT_H
 

@@ -1,4 +1,4 @@
-/* Checks that must find nothing (problem.h). */
+/* Callback for checks that must find no problem (problem.h). */
 #include "problem.h"
 
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* For far_index_check and far_pool_check in tests where nothing may be wrong: the first problem fails the test. */
+/* Callback for far_index_check and far_pool_check in tests that expect no problem: the first problem fails the test. */
 #ifndef TESTS_SUPPORT_PROBLEM_H
 #define TESTS_SUPPORT_PROBLEM_H
 

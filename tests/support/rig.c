@@ -1,4 +1,5 @@
-/* A pool with a session and an index, checks with words, and collected scans. */
+/* The rig of the conformance suite: a pool with a session and an index, assertions with detailed messages, and
+ * callbacks that collect the pairs of a scan. */
 #include "conform.h"
 #include "workload/value.h"
 
@@ -191,7 +192,8 @@ static uint8_t *copy_bytes(const void *data, size_t length) {
 }
 
 
-/* Never asserts: it is called from inside the library. */
+/* This callback of a scan never asserts, because a failed assertion would jump out of the library, which called the
+ * callback. */
 int collect_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
     pairs *p = ctx;
     if (p->count == p->room) {

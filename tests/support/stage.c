@@ -1,4 +1,4 @@
-/* Three compute nodes on one simulated pool (stage.h). */
+/* Three handles on one simulated pool, for tests of interleavings (stage.h). */
 #include "stage.h"
 
 #include <stdio.h>
@@ -38,7 +38,7 @@ void stage_open(stage *s, const char *kind, const char *options, const char *sim
 }
 
 
-void stage_open_by_hand(stage *s, const char *kind, const char *options, const char *sim) {
+void stage_open_without_housekeeping(stage *s, const char *kind, const char *options, const char *sim) {
     set_up(s, kind, options, sim, true);
 }
 
@@ -51,7 +51,7 @@ void stage_poll(stage *s, unsigned times) {
 }
 
 
-void stage_age(stage *s) {
+void stage_free_retired(stage *s) {
     for (unsigned n = 0; n < 40; n++) {
         far_epoch_request(s->a.pool);
         far_sim_sleep(s->world, 100000);
@@ -60,8 +60,9 @@ void stage_age(stage *s) {
 }
 
 
-/* What the living do not need any more they give back: nothing is left for a sweep to find. */
-static bool nobody_died(stage *s) {
+/* Returns whether no actor was killed. Live clients free all memory that they no longer need, so nothing may be leaked
+ * then. */
+static bool no_actor_was_killed(stage *s) {
     for (unsigned i = 0; i < 3; i++)
         if (stage_actor_at(s, i)->died)
             return false;
@@ -72,13 +73,13 @@ static bool nobody_died(stage *s) {
 void stage_check_by(stage *s, stage_actor *a) {
     far_pool_usage usage;
     assert_int_equal(far_index_check(a->session, a->index, fail_at_problem, NULL), 0);
-    if (nobody_died(s)) {
+    if (no_actor_was_killed(s)) {
         assert_int_equal(far_pool_check(a->session, 0, fail_at_problem, NULL), 0);
         assert_int_equal(far_pool_stat(a->session, &usage), 0);
         assert_int_equal(usage.leaked, 0);
     }
-    world_assert_nothing_lost(a->session);
-    world_assert_watch_is_content(s->world);
+    world_assert_nothing_leaked_after_collection(a->session);
+    world_assert_no_checker_error(s->world);
 }
 
 
@@ -104,7 +105,8 @@ void stage_tear_down(stage *s) {
 }
 
 
-/* A sweep waits for all handles: those without housekeeping leave before, and another one looks. */
+/* A collection waits for all handles. Handles without housekeeping would not acknowledge its requests, so they are
+ * closed first, and a new handle with housekeeping does the checks. */
 void stage_close(stage *s) {
     if (!s->by_hand) {
         stage_check(s);
@@ -229,7 +231,8 @@ int stage_do(stage_actor *a, far_op_kind kind, const char *key, const char *valu
 }
 
 
-/* The operation under way keeps its own buffers: these use none of the actor's. */
+/* Uses buffers of its own, because the buffers in the actor belong to the operation of the actor that may be in
+ * progress. */
 void stage_write(stage_actor *a, const char *key, const char *value) {
     assert_int_equal(far_put(a->session, a->index, key, strlen(key), value, strlen(value)), 0);
 }

@@ -1,4 +1,4 @@
-/* Verbs that take effect one by one (staged.h). */
+/* A fabric whose verbs take effect one at a time (staged.h). */
 #include "staged.h"
 
 #include "base/random.h"
@@ -10,15 +10,15 @@
 #define CONNS 64
 
 typedef struct lane {
-    far_conn *conn; /* NULL: not in use */
+    far_conn *conn; /* connection of this entry; NULL: the entry is not in use */
     far_batch *first;
-    uint32_t done; /* verbs of the first batch that took effect */
+    uint32_t done; /* number of verbs of the first posted batch that have taken effect */
     unsigned count;
     bool dead;
 } lane;
 
 static lane lanes[CONNS];
-static const far_fabric_ops *under; /* the wrapped fabric's; the same for all of one kind */
+static const far_fabric_ops *under; /* operations of the wrapped fabric; the same for all fabrics of one kind */
 static far_fabric_ops over;
 static uint64_t now;
 static far_random secrets;
@@ -80,7 +80,7 @@ static int staged_poll(far_conn *conn) {
 }
 
 
-bool staged_effect(far_conn *conn) {
+bool staged_apply_next_verb(far_conn *conn) {
     lane *l = lane_of(conn);
     if (!l->first || l->dead || l->done == l->first->count)
         return false;
@@ -92,12 +92,13 @@ bool staged_effect(far_conn *conn) {
 }
 
 
-/* Nobody is to be waited for in such a test but the test itself: a wait lets things happen. */
+/* In a staged test nothing happens concurrently. Therefore a wait lets the next verb of the connection take effect or,
+ * if the connection has no posted verb, advances the time to the end of the wait. */
 static void staged_wait(far_conn *conn, uint64_t until) {
-    if (staged_effect(conn))
+    if (staged_apply_next_verb(conn))
         return;
     if (until == FAR_TIME_NEVER)
-        abort(); /* nothing will ever happen */
+        abort(); /* No verb is posted and the wait has no time limit, so the wait would never end. */
     now = until;
 }
 
@@ -140,7 +141,7 @@ void staged_seed(uint64_t seed) {
 }
 
 
-void staged_pass(uint64_t ns) {
+void staged_advance_time(uint64_t ns) {
     now += ns;
 }
 

@@ -1,16 +1,19 @@
-/* A fabric whose verbs take effect one by one, when the test says so: any interleaving of several sessions in one
- * thread, and a stop or a death between any two verbs. Wraps a fabric that completes at once (local). Time stands still
- * but for staged_pass; secrets come from the seed: a run is repeatable. */
+/* A fabric whose verbs take effect one at a time, when the test says so. A test can produce any interleaving of several
+ * sessions in one thread, and can stop or kill a session between any two verbs. The staged fabric wraps a fabric that
+ * completes verbs at once (local:). Time advances only by staged_advance_time, and random numbers depend only on the
+ * seed, so a run can be repeated exactly. */
 #ifndef TESTS_SUPPORT_STAGED_H
 #define TESTS_SUPPORT_STAGED_H
 
 #include "fabric/fabric.h"
 
-void staged_install(far_fabric *fabric); /* before any connection is made */
+/* wraps the operations of this fabric; must be called before the first connection is made */
+void staged_install(far_fabric *fabric);
 void staged_seed(uint64_t seed);
-void staged_pass(uint64_t ns);
-bool staged_effect(far_conn *conn);          /* its next verb takes effect; false: none is posted */
-void staged_kill(far_conn *conn);            /* nothing more of it takes effect; what it posted fails */
-unsigned staged_count(const far_conn *conn); /* verbs of it that took effect */
+void staged_advance_time(uint64_t ns);
+/* lets the next verb of the connection take effect; returns false if none is posted */
+bool staged_apply_next_verb(far_conn *conn);
+void staged_kill(far_conn *conn); /* fences the connection: no further verb takes effect, and posted verbs fail */
+unsigned staged_count(const far_conn *conn); /* returns the number of verbs of the connection that have taken effect */
 
 #endif

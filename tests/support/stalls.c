@@ -1,4 +1,4 @@
-/* How long a busy machine made processes stand in line (stalls.h). */
+/* Measures how long a busy machine delays the processes of a test (stalls.h). */
 #include "stalls.h"
 #include "conform.h"
 #include "crew.h"
@@ -13,14 +13,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOOK_NS    20000000ll
-#define LOOKS_MAX  100000
-#define TASKS_MAX  8
-#define NEW_LOOKS  3 /* so often, and then ever so often, threads are looked for */
-#define FIND_EVERY 50
+#define SAMPLE_NS 20000000ll
+#define LOOKS_MAX 100000
+#define TASKS_MAX 8
+/* The threads of a new process are searched in its first NEW_SAMPLES samples, and then every FIND_EVERY samples. */
+#define NEW_SAMPLES 3
+#define FIND_EVERY  50
 
 typedef struct look {
-    int64_t at, stalled; /* in the time since the one before */
+    int64_t at, stalled; /* `at`: time at the end of the sample; `stalled`: delay in ns since the previous sample */
 } look;
 
 struct stalls_book {
@@ -40,10 +41,10 @@ typedef struct process {
     task tasks[TASKS_MAX];
 } process;
 
-typedef struct looker {
+typedef struct observer {
     process processes[STALLS_WATCHED];
     int64_t stolen;
-} looker;
+} observer;
 
 
 static bool read_text(const char *path, char *text, size_t size) {
@@ -56,8 +57,8 @@ static bool read_text(const char *path, char *text, size_t size) {
 }
 
 
-/* Files stay open: who looks for names below /proc all the time makes the end of those processes a matter of luck, since
- * the kernel tidies up what was looked for while others do the same. */
+/* Finds new threads of the process and keeps their files open. Looking up names below /proc for every sample would
+ * disturb the end of these processes, because the kernel then has to remove directory entries that are being used. */
 static void find_threads(process *p) {
     char path[64];
     snprintf(path, sizeof(path), "/proc/%d/task", p->pid);
@@ -79,14 +80,14 @@ static void find_threads(process *p) {
 }
 
 
-static void forget_threads(process *p) {
+static void close_threads(process *p) {
     for (unsigned i = 0; i < p->count; i++)
         close(p->tasks[i].file);
     *p = (process){0};
 }
 
 
-/* How much longer this thread has stood in line than at the last look. */
+/* Returns how long the thread has waited for a processor since the previous sample. */
 static int64_t delay_of(task *t) {
     char text[128];
     int64_t delay = 0;
@@ -103,10 +104,10 @@ static int64_t delay_of(task *t) {
 static int64_t delay_of_process(process *p, int pid) {
     int64_t sum = 0;
     if (p->pid != pid) {
-        forget_threads(p);
+        close_threads(p);
         p->pid = pid;
     }
-    if (p->looks < NEW_LOOKS || p->looks % FIND_EVERY == 0)
+    if (p->looks < NEW_SAMPLES || p->looks % FIND_EVERY == 0)
         find_threads(p);
     p->looks++;
     for (unsigned i = 0; i < p->count; i++)
@@ -115,8 +116,8 @@ static int64_t delay_of_process(process *p, int pid) {
 }
 
 
-/* By the host of a virtual machine, from all its processors. */
-static int64_t newly_stolen(looker *l) {
+/* Returns the time that the host of a virtual machine has taken from its processors since the previous sample. */
+static int64_t stolen_since_last_sample(observer *l) {
     char text[512];
     long long stolen = 0;
     if (read_text("/proc/stat", text, sizeof(text)) &&
@@ -128,19 +129,19 @@ static int64_t newly_stolen(looker *l) {
 }
 
 
-static void be_looker(stalls_book *book) {
-    looker *l = calloc(1, sizeof(*l));
-    newly_stolen(l);
+static void run_observer(stalls_book *book) {
+    observer *l = calloc(1, sizeof(*l));
+    stolen_since_last_sample(l);
     for (int64_t last = crew_now();;) {
-        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
-        int64_t stolen = newly_stolen(l), waited = 0;
+        nanosleep(&(struct timespec){.tv_nsec = SAMPLE_NS}, NULL);
+        int64_t stolen = stolen_since_last_sample(l), waited = 0;
         for (unsigned i = 0; i < STALLS_WATCHED; i++) {
             int pid = atomic_load_explicit(&book->watched[i], memory_order_relaxed);
             int64_t delay = pid ? delay_of_process(&l->processes[i], pid) : 0;
             waited = delay > waited ? delay : waited;
         }
         waited += stolen;
-        int64_t now = crew_now(), passed = now - last, missed = passed - LOOK_NS;
+        int64_t now = crew_now(), passed = now - last, missed = passed - SAMPLE_NS;
         int64_t stalled = waited > missed ? waited : missed;
         unsigned count = atomic_load_explicit(&book->count, memory_order_relaxed);
         if (count == LOOKS_MAX)
@@ -160,7 +161,7 @@ void stalls_begin(stalls *s) {
     assert_true(s->pid >= 0);
     if (s->pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        be_looker(s->book);
+        run_observer(s->book);
     }
 }
 
@@ -174,7 +175,7 @@ void stalls_end(stalls *s) {
     int status;
     assert_int_equal(kill(s->pid, SIGKILL), 0);
     assert_int_equal(waitpid(s->pid, &status, 0), s->pid);
-    assert_true(WIFSIGNALED(status)); /* it was there to the end */
+    assert_true(WIFSIGNALED(status)); /* The observer was running until it was killed here. */
 }
 
 

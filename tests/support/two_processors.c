@@ -1,4 +1,4 @@
-/* Two threads that run at the same time, each on a processor of its own. */
+/* Two threads that run at the same time, each on its own processor (two_processors.h). */
 #define _GNU_SOURCE
 #include "two_processors.h"
 
@@ -18,7 +18,7 @@ void pin_to_processor(unsigned number) {
 }
 
 
-void meet_other(atomic_ullong *arrived, uint64_t meeting) {
+void wait_for_other_thread(atomic_ullong *arrived, uint64_t meeting) {
     atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel);
     for (unsigned spins = 0; atomic_load_explicit(arrived, memory_order_acquire) < 2 * meeting; spins++)
         if (spins % 100000 == 99999)

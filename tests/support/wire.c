@@ -1,4 +1,4 @@
-/* The fabric tcp:// by itself. */
+/* A connection of the fabric tcp: to one daemon, without a pool (wire.h). */
 #include "wire.h"
 
 
@@ -19,13 +19,13 @@ void wire_down(wire *g) {
 }
 
 
-static void question_is_answered(far_question *question) {
+static void ignore_answer(far_control *question) {
     (void)question;
 }
 
 
-int wire_ask(wire *g, far_question_kind kind, unsigned id, unsigned generation) {
-    far_question question = {.kind = kind, .id = id, .generation = generation, .done = question_is_answered};
+int wire_ask(wire *g, far_control_kind kind, unsigned id, unsigned generation) {
+    far_control question = {.kind = kind, .id = id, .generation = generation, .done = ignore_answer};
     g->fabric->ops->ask(g->conn, &question);
     while (question.pending)
         if (g->fabric->ops->poll(g->conn) == 0 && question.pending)
@@ -61,7 +61,7 @@ net_link wire_dial(const char *where, net_purpose purpose) {
     net_address address;
     net_link link;
     char error[128];
-    net_dial how = {.purpose = purpose, .insecure = true, .timeout_ms = 5000};
+    net_dial_options how = {.purpose = purpose, .insecure = true, .timeout_ms = 5000};
     assert_int_equal(net_address_parse(where, strlen(where), &address, error, sizeof(error)), 0);
     assert_ok(net_links_open(&link, &address, 1, &how));
     return link;

@@ -1,30 +1,32 @@
-/* The fabric tcp:// by itself, without a pool: one daemon, and a connection to it. */
+/* A rig for tests of the fabric tcp: without a pool. It consists of one daemon and one connection to that daemon. */
 #ifndef TESTS_SUPPORT_WIRE_H
 #define TESTS_SUPPORT_WIRE_H
 
 #include "conform.h"
 #include "daemons.h"
 #include "fabric/fabric.h"
-#include "fabric/net/link.h"
+#include "fabric/tcp/link.h"
 
 typedef struct wire {
     daemon_node node;
     far_fabric *fabric;
     far_parker parker;
-    far_conn *conn; /* NULL: the test makes none */
+    far_conn *conn; /* connection to the daemon; NULL until the test makes it */
 } wire;
 
-void wire_up(wire *g, const char *options); /* of the URI; no connection yet */
+/* starts the daemon and opens a fabric with these options in the URI; makes no connection */
+void wire_up(wire *g, const char *options);
 void wire_down(wire *g);
 
-/* A question is asked and answered; a batch is posted and done. */
-int wire_ask(wire *g, far_question_kind kind, unsigned id, unsigned generation);
+/* wire_ask sends a control message and returns its answer. wire_finish waits until a posted batch has completed. */
+int wire_ask(wire *g, far_control_kind kind, unsigned id, unsigned generation);
 void wire_finish(wire *g, const far_batch *batch);
 uint64_t wire_read(wire *g, far_addr addr);
-void wire_batch_is_done(far_batch *batch); /* nothing more */
+void wire_batch_is_done(far_batch *batch); /* callback of a completed batch; does nothing */
 
-/* A bare connection to a node, which speaks messages; and requests on it with more answers than sockets have room for. */
+/* wire_dial makes a bare connection to a memory node, on which a test sends messages itself. wire_ask_for_too_much
+ * sends more requests than the socket buffers can hold answers for. */
 net_link wire_dial(const char *where, net_purpose purpose);
-uint64_t wire_ask_for_too_much(net_channel *channel); /* how many requests */
+uint64_t wire_ask_for_too_much(net_channel *channel); /* returns the number of requests that were sent */
 
 #endif

@@ -1,4 +1,4 @@
-/* What every simulated test needs (world.h). */
+/* Basic functions for tests with simulated handles (world.h). */
 #include "world.h"
 
 #include <stdio.h>
@@ -59,7 +59,7 @@ uint64_t world_word(far_sim_world *world, far_addr addr) {
 }
 
 
-void world_assert_watch_is_content(far_sim_world *world) {
+void world_assert_no_checker_error(far_sim_world *world) {
     if (far_sim_watch_errors(world))
         fail_msg("seed %llu: %s", (unsigned long long)far_sim_seed(world), far_sim_watch_error(world, 0));
 }
@@ -73,7 +73,7 @@ void world_assert_nothing_leaked(far_session *session) {
 }
 
 
-void world_assert_nothing_lost(far_session *session) {
+void world_assert_nothing_leaked_after_collection(far_session *session) {
     assert_int_equal(far_pool_check(session, 1, fail_at_problem, NULL), 0);
     world_assert_nothing_leaked(session);
 }

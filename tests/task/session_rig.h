@@ -1,9 +1,10 @@
-/* A session on the local fabric without a pool around it, for tests of tasks and verbs. */
+/* The fixture of tests of tasks and verbs: a session on the local fabric, without a formatted pool. */
 #ifndef FAR_TESTS_SESSION_RIG_H
 #define FAR_TESTS_SESSION_RIG_H
 
 #include "pool/handle.h"
 #include "task/session.h"
+#include "test.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,17 +30,17 @@ static inline int set_up_with(void **state, const char *uri) {
 }
 
 
-static inline int set_up(void **state) {
+TEST_FIXTURE(set_up) {
     return set_up_with(state, "local:2x1M");
 }
 
 
-static inline int set_up_slow(void **state) {
+TEST_FIXTURE(set_up_slow) {
     return set_up_with(state, "local:2x1M?rtt=200us");
 }
 
 
-static inline int tear_down(void **state) {
+TEST_FIXTURE(tear_down) {
     ground *g = *state;
     far_session_free(g->session);
     g->pool.fabric->ops->close(g->pool.fabric);
@@ -48,6 +49,6 @@ static inline int tear_down(void **state) {
 
 
 static const far_addr A = 4096, B = 8192;
-enum { WORDS = 11 }; /* a line, a pair and one */
+enum { WORDS = 11 }; /* 8 words (a cache line), a pair, and one more: the lengths that are copied in different ways */
 
 #endif

@@ -1,14 +1,11 @@
-/* Latches: one task of a handle at a time, in the order in which they came, over threads, sessions and lost ones. */
+/* Latches (task/latch.h): mutual exclusion and order among the tasks of one handle, in several sessions and threads. */
 #include "base/sanitizer.h"
 #include "pool/handle.h"
 #include "task/latch.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define THREADS   6
 #define TASKS     40
@@ -19,8 +16,7 @@ static far_pool pool;
 static far_session *one, *two;
 
 
-static int set_up(void **state) {
-    (void)state;
+TEST_FIXTURE(set_up) {
     memset(&pool, 0, sizeof(pool));
     if (far_fabric_open("local:1M", &pool.fabric) < 0)
         return -1;
@@ -34,8 +30,7 @@ static int set_up(void **state) {
 }
 
 
-static int tear_down(void **state) {
-    (void)state;
+TEST_FIXTURE(tear_down) {
     far_session_leave(one);
     far_session_leave(two);
     far_session_free(one);
@@ -46,7 +41,7 @@ static int tear_down(void **state) {
 }
 
 
-static void settle(void) {
+static void run_both_sessions(void) {
     for (int i = 0; i < 20; i++) {
         far_session_step(one);
         far_session_step(two);
@@ -54,17 +49,18 @@ static void settle(void) {
 }
 
 
-/* One task that holds an address until it is told to let go. */
+/* The state of one task that takes a latch. */
 typedef struct holder {
     far_addr addr;
     bool holds, let_go, ended;
-    unsigned turn; /* the how-manieth it was */
+    unsigned turn; /* its place in the order in which the latches were granted; the first one is 1 */
 } holder;
 
 static unsigned turns;
 
 
-static void hold(far_task *t, void *arg) {
+/* A task that holds the latch until the test sets let_go. */
+static void hold_until_released(far_task *t, void *arg) {
     holder *h = arg;
     far_latch(t, h->addr);
     h->holds = true;
@@ -76,20 +72,21 @@ static void hold(far_task *t, void *arg) {
 }
 
 
-static void those_who_wait_are_served_in_their_order(void **state) {
-    (void)state;
+/* Nine tasks of two sessions want one latch. They get it one after the other, in the order in which they asked for it.
+ */
+TEST_WITH(waiting_tasks_are_served_in_order, set_up, tear_down) {
     holder holders[9] = {0};
     turns = 0;
     for (unsigned i = 0; i < 9; i++) {
         holders[i].addr = 64;
-        assert_non_null(far_task_new(i % 2 ? one : two, FAR_STATS_OTHER, hold, &holders[i]));
-        settle();
+        assert_non_null(far_task_new(i % 2 ? one : two, FAR_STATS_OTHER, hold_until_released, &holders[i]));
+        run_both_sessions();
     }
     for (unsigned i = 0; i < 9; i++) {
         for (unsigned j = 0; j < 9; j++)
             assert_int_equal(holders[j].holds, j <= i);
         holders[i].let_go = true;
-        settle();
+        run_both_sessions();
         assert_true(holders[i].ended);
         assert_int_equal(holders[i].turn, i + 1);
     }
@@ -97,85 +94,89 @@ static void those_who_wait_are_served_in_their_order(void **state) {
 
 
 static far_task *seen_next;
-static uint64_t found[FAR_GIFT_WORDS];
-static bool was_gift;
+static uint64_t received[FAR_HANDOVER_WORDS];
+static bool has_received;
 
 
-static void give(far_task *t, void *arg) {
+/* Holds the latch, and passes five words of handover state to the next holder if there is one. */
+static void pass_handover(far_task *t, void *arg) {
     holder *h = arg;
-    static const uint64_t gift[FAR_GIFT_WORDS] = {1, 2, 3, 4, 5};
+    static const uint64_t gift[FAR_HANDOVER_WORDS] = {1, 2, 3, 4, 5};
     far_latch(t, h->addr);
     h->holds = true;
     while (!h->let_go)
         far_yield(t);
     seen_next = far_latch_next(t, h->addr);
     if (seen_next)
-        far_unlatch_gift(t, h->addr, gift);
+        far_unlatch_handover(t, h->addr, gift);
     else
         far_unlatch(t, h->addr);
     h->ended = true;
 }
 
 
-static void take(far_task *t, void *arg) {
+/* Takes the latch and the handover state, and releases the latch without handover state. */
+static void take_handover(far_task *t, void *arg) {
     holder *h = arg;
     far_latch(t, h->addr);
-    was_gift = far_latch_gift(t, h->addr, found);
+    has_received = far_latch_take_handover(t, h->addr, received);
     far_unlatch(t, h->addr);
     h->ended = true;
 }
 
 
-/* The next one is known before it is given anything, and what it gets it gives to nobody else by itself. */
-static void a_gift_goes_to_the_next_one(void **state) {
-    (void)state;
+/* The holder knows the next task before it releases the latch. Only this task receives the handover state; the task
+ * after it receives none. */
+TEST_WITH(handover_state_goes_to_the_next_holder, set_up, tear_down) {
     for (unsigned waiting = 0; waiting < 3; waiting++) {
         holder first = {.addr = 64}, others[2] = {{.addr = 64}, {.addr = 64}};
         far_task *tasks[2] = {NULL, NULL};
-        assert_non_null(far_task_new(one, FAR_STATS_OTHER, give, &first));
-        settle();
+        assert_non_null(far_task_new(one, FAR_STATS_OTHER, pass_handover, &first));
+        run_both_sessions();
         for (unsigned i = 0; i < waiting; i++) {
-            tasks[i] = far_task_new(i % 2 ? one : two, FAR_STATS_OTHER, i ? take : give, &others[i]);
+            tasks[i] = far_task_new(i % 2 ? one : two, FAR_STATS_OTHER, i ? take_handover : pass_handover, &others[i]);
             others[i].let_go = true;
-            settle();
+            run_both_sessions();
         }
-        was_gift = false;
-        memset(found, 0, sizeof(found));
+        has_received = false;
+        memset(received, 0, sizeof(received));
         first.let_go = true;
-        settle();
+        run_both_sessions();
         assert_true(first.ended);
-        assert_ptr_equal(seen_next, waiting == 2 ? tasks[1] : NULL); /* what the last giver saw */
-        assert_int_equal(was_gift, waiting == 2);
-        assert_true(waiting < 2 || (found[0] == 1 && found[3] == 4));
+        assert_ptr_equal(seen_next, waiting == 2
+                                        ? tasks[1]
+                                        : NULL); /* the task that the last pass_handover found next in the queue */
+        assert_int_equal(has_received, waiting == 2);
+        assert_true(waiting < 2 || (received[0] == 1 && received[3] == 4));
     }
     holder last = {.addr = 64};
-    assert_non_null(far_task_new(one, FAR_STATS_OTHER, take, &last));
-    settle();
-    assert_true(last.ended && !was_gift);
+    assert_non_null(far_task_new(one, FAR_STATS_OTHER, take_handover, &last));
+    run_both_sessions();
+    assert_true(last.ended && !has_received);
 }
 
 
-static void addresses_are_independent(void **state) {
-    (void)state;
-    static holder holders[200]; /* some of them share a bucket */
+/* 200 latches can be held at the same time, although some latches share a bucket. */
+TEST_WITH(addresses_are_independent, set_up, tear_down) {
+    static holder holders[200]; /* more latches than fit into separate buckets */
     uint64_t seed = 1;
     memset(holders, 0, sizeof(holders));
     for (unsigned i = 0; i < 200; i++) {
         holders[i].addr = 8 * (1 + far_splitmix(&seed) % (1 << 30));
-        assert_non_null(far_task_new(i % 2 ? one : two, FAR_STATS_OTHER, hold, &holders[i]));
+        assert_non_null(far_task_new(i % 2 ? one : two, FAR_STATS_OTHER, hold_until_released, &holders[i]));
     }
-    settle();
+    run_both_sessions();
     for (unsigned i = 0; i < 200; i++) {
         assert_true(holders[i].holds);
         holders[i].let_go = true;
     }
-    settle();
+    run_both_sessions();
     for (unsigned i = 0; i < 200; i++)
         assert_true(holders[i].ended);
 }
 
 
-static void try_both(far_task *t, void *arg) {
+static void try_two_latches(far_task *t, void *arg) {
     bool *got = arg;
     got[0] = far_latch_try(t, 64);
     got[1] = far_latch_try(t, 72);
@@ -185,25 +186,26 @@ static void try_both(far_task *t, void *arg) {
 }
 
 
-static void trying_does_not_wait(void **state) {
-    (void)state;
+/* far_latch_try returns at once. It fails for a held latch and succeeds for a free one. */
+TEST_WITH(trying_does_not_wait, set_up, tear_down) {
     holder h = {.addr = 64};
     bool got[2] = {true, false};
-    assert_non_null(far_task_new(one, FAR_STATS_OTHER, hold, &h));
-    settle();
-    assert_non_null(far_task_new(two, FAR_STATS_OTHER, try_both, got));
-    settle();
+    assert_non_null(far_task_new(one, FAR_STATS_OTHER, hold_until_released, &h));
+    run_both_sessions();
+    assert_non_null(far_task_new(two, FAR_STATS_OTHER, try_two_latches, got));
+    run_both_sessions();
     assert_false(got[0]);
     assert_true(got[1]);
     h.let_go = true;
-    settle();
-    assert_non_null(far_task_new(two, FAR_STATS_OTHER, try_both, got));
-    settle();
+    run_both_sessions();
+    assert_non_null(far_task_new(two, FAR_STATS_OTHER, try_two_latches, got));
+    run_both_sessions();
     assert_true(got[0] && got[1]);
 }
 
 
-static void hold_many(far_task *t, void *arg) {
+/* Takes as many latches as a task may hold, in ascending order of their addresses. */
+static void hold_all_latches(far_task *t, void *arg) {
     for (unsigned i = 0; i < FAR_LATCHES_HELD_MAX; i++)
         far_latch(t, 64 + 8 * i);
     far_yield(t);
@@ -213,19 +215,19 @@ static void hold_many(far_task *t, void *arg) {
 }
 
 
-static void a_task_holds_several_taken_in_order(void **state) {
-    (void)state;
+/* Twenty tasks take the same ten latches in ascending order. No deadlock occurs. */
+TEST_WITH(a_task_holds_several_latches_taken_in_order, set_up, tear_down) {
     unsigned ended = 0;
     for (unsigned i = 0; i < 20; i++)
-        assert_non_null(far_task_new(i % 2 ? one : two, FAR_STATS_OTHER, hold_many, &ended));
+        assert_non_null(far_task_new(i % 2 ? one : two, FAR_STATS_OTHER, hold_all_latches, &ended));
     for (unsigned i = 0; i < 30; i++)
-        settle();
+        run_both_sessions();
     assert_int_equal(ended, 20);
 }
 
 
-/* Stray wake-ups must not let anybody in. */
-static void stray(far_task *t, void *arg) {
+/* Wakes all waiting tasks of the first session, without a reason. */
+static void wake_all_waiting_tasks(far_task *t, void *arg) {
     (void)t;
     for (unsigned i = 0; i < one->task_count; i++)
         if (one->tasks[i]->state == FAR_TASK_WAITING)
@@ -234,53 +236,54 @@ static void stray(far_task *t, void *arg) {
 }
 
 
-static void an_early_wake_up_lets_nobody_in(void **state) {
-    (void)state;
+/* A wake-up before the latch was released must not grant the latch. The task gets it later. */
+TEST_WITH(an_early_wake_up_grants_no_latch, set_up, tear_down) {
     holder first = {.addr = 64}, second = {.addr = 64};
     bool ran = false;
-    far_task_new(two, FAR_STATS_OTHER, hold, &first);
-    settle();
-    far_task_new(one, FAR_STATS_OTHER, hold, &second);
-    settle();
-    far_task_new(two, FAR_STATS_OTHER, stray, &ran);
-    settle();
+    far_task_new(two, FAR_STATS_OTHER, hold_until_released, &first);
+    run_both_sessions();
+    far_task_new(one, FAR_STATS_OTHER, hold_until_released, &second);
+    run_both_sessions();
+    far_task_new(two, FAR_STATS_OTHER, wake_all_waiting_tasks, &ran);
+    run_both_sessions();
     assert_true(ran);
     assert_false(second.holds);
     first.let_go = second.let_go = true;
-    settle();
+    run_both_sessions();
     assert_true(second.ended);
 }
 
 
-#ifdef NDEBUG /* otherwise an assertion says so */
-static void forget(far_task *t, void *arg) {
+#ifdef NDEBUG /* with asserts, far_unlatch_all aborts */
+static void end_with_held_latch(far_task *t, void *arg) {
     (void)arg;
     far_latch(t, 64);
 }
 
 
-static void what_a_task_forgets_is_given_back_when_it_ends(void **state) {
-    (void)state;
+/* A task ends while it holds a latch. far_unlatch_all releases it, so that the next task gets it. */
+TEST_WITH(latches_still_held_are_released_at_the_end, set_up, tear_down) {
     holder h = {.addr = 64, .let_go = true};
-    far_task_new(two, FAR_STATS_OTHER, forget, NULL);
-    settle();
-    far_task_new(one, FAR_STATS_OTHER, hold, &h);
-    settle();
+    far_task_new(two, FAR_STATS_OTHER, end_with_held_latch, NULL);
+    run_both_sessions();
+    far_task_new(one, FAR_STATS_OTHER, hold_until_released, &h);
+    run_both_sessions();
     assert_true(h.ended);
 }
 #endif
 
 
-/* Threads. */
+/* Several threads. */
 
 static struct {
-    unsigned count; /* not atomic: the latch protects it */
+    unsigned count; /* not atomic, because the latch protects it */
     atomic_uint inside;
 } guarded[ADDRESSES];
 static atomic_uint failures;
 
 
-static void take_turns(far_task *t, void *arg) {
+/* Takes one of three latches many times, and changes a counter that only the latch protects. */
+static void use_latches(far_task *t, void *arg) {
     unsigned which = *(unsigned *)arg % ADDRESSES;
     far_addr addr = 64 + 8 * which;
     for (unsigned i = 0; i < TURNS; i++) {
@@ -308,17 +311,17 @@ static void run_thread(void *arg) {
     far_session_enter(s);
     for (unsigned i = 0; i < TASKS; i++) {
         numbers[i] = i;
-        if (!far_task_new(s, FAR_STATS_OTHER, take_turns, &numbers[i]))
+        if (!far_task_new(s, FAR_STATS_OTHER, use_latches, &numbers[i]))
             atomic_fetch_add_explicit(&failures, 1, memory_order_relaxed);
     }
     far_session_drain(s);
     far_session_leave(s);
-    far_session_free(s); /* at once: whoever woke its tasks must be through */
+    far_session_free(s); /* freed at once; fails if a thread that woke one of its tasks still uses the session */
 }
 
 
-static void threads_exclude_each_other_and_no_wake_up_is_lost(void **state) {
-    (void)state;
+/* Six threads with 40 tasks each take three latches. No two tasks are inside at the same time, and all tasks finish. */
+TEST_WITH(threads_exclude_each_other_and_no_wake_up_is_lost, set_up, tear_down) {
     far_thread *threads[THREADS];
     far_host *host = &far_host_threads;
     memset(guarded, 0, sizeof(guarded));
@@ -332,23 +335,4 @@ static void threads_exclude_each_other_and_no_wake_up_is_lost(void **state) {
     for (unsigned i = 0; i < ADDRESSES; i++)
         sum += guarded[i].count;
     assert_int_equal(sum, THREADS * TASKS * TURNS);
-}
-
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(those_who_wait_are_served_in_their_order),
-        TEST(a_gift_goes_to_the_next_one),
-        TEST(addresses_are_independent),
-        TEST(trying_does_not_wait),
-        TEST(a_task_holds_several_taken_in_order),
-        TEST(an_early_wake_up_lets_nobody_in),
-#ifdef NDEBUG
-        TEST(what_a_task_forgets_is_given_back_when_it_ends),
-#endif
-        TEST(threads_exclude_each_other_and_no_wake_up_is_lost),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,11 @@
-/* Verbs that go out alone, without a batch: what they do, what they cost, and who is refused. */
+/* Single verbs, which need no batch on mapped memory (far_read_now and others in task/batch.c): their effect, their
+ * round trips, and when they are refused. */
 #include "session_rig.h"
+#include "test.h"
 
 
-static int single_verbs(far_task *t, void *arg) {
+/* Waits for single verbs of each kind, alone and after open verbs. */
+static int use_single_verbs(far_task *t, void *arg) {
     (void)arg;
     uint64_t image[WORDS], back[WORDS] = {0}, old[2] = {0}, word = 0;
     for (unsigned i = 0; i < WORDS; i++)
@@ -26,11 +29,13 @@ static int single_verbs(far_task *t, void *arg) {
 }
 
 
-static void single_verbs_are_one_trip_each_with_what_is_open(void **state) {
+/* A single verb takes one round trip together with the open verbs before it, and takes effect after them. The counters
+ * are exact, for operations and for background work, with and without direct execution. */
+TEST_FUNCTION(a_single_verb_and_the_open_verbs_are_one_round_trip) {
     ground *g = *state;
     for (unsigned background = 0; background < 2; background++) {
         far_op_kind kind = background ? FAR_OP_PUT : FAR_OP_GET;
-        assert_int_equal(far_session_call(g->session, kind, background, single_verbs, NULL), 0);
+        assert_int_equal(far_session_call(g->session, kind, background, use_single_verbs, NULL), 0);
         const far_stats *s = &g->session->stats[kind];
         assert_int_equal(s->round_trips, background ? 0 : 8);
         assert_int_equal(s->background_round_trips, background ? 8 : 0);
@@ -45,8 +50,8 @@ static void single_verbs_are_one_trip_each_with_what_is_open(void **state) {
 }
 
 
-/* READs whose words are loaded in pairs, where these are aligned and where they are not. */
-static int read_any(far_task *t, void *arg) {
+/* READs every length from aligned and unaligned pairs of words. */
+static int read_all_ranges(far_task *t, void *arg) {
     (void)arg;
     uint64_t image[24], back[25];
     for (unsigned i = 0; i < 24; i++)
@@ -63,14 +68,16 @@ static int read_any(far_task *t, void *arg) {
 }
 
 
-static void reads_of_any_length_from_any_word(void **state) {
+/* A READ returns exactly its bytes, for every length and start, although words are loaded in pairs. */
+TEST_WITH(reads_of_any_length_from_any_word, set_up, tear_down) {
     ground *g = *state;
-    assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, read_any, NULL), 0);
+    assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, read_all_ranges, NULL), 0);
 }
 
 
-/* Alone, behind open verbs, and with an address outside the pool: then neither of the two is run. */
-static int locks_with_reads(far_task *t, void *arg) {
+/* A CAS with a READ after it: alone, after open verbs, and with an invalid address. In the last case neither of the two
+ * is executed. */
+static int cas_and_read(far_task *t, void *arg) {
     (void)arg;
     uint64_t image[3] = {1, 2, 3}, back[3] = {0}, old = 0, word = 9;
     assert_int_equal(far_write_now(t, A, image, sizeof(image)), 0);
@@ -88,11 +95,12 @@ static int locks_with_reads(far_task *t, void *arg) {
 }
 
 
-static void a_cas_and_a_read_behind_it_are_one_trip(void **state) {
+/* far_cas_and_read takes one round trip, and its READ sees the result of its CAS. */
+TEST_WITH(a_cas_and_a_read_after_it_are_one_round_trip, set_up, tear_down) {
     ground *g = *state;
     for (unsigned background = 0; background < 2; background++) {
         far_op_kind kind = background ? FAR_OP_PUT : FAR_OP_GET;
-        assert_int_equal(far_session_call(g->session, kind, background, locks_with_reads, NULL), 0);
+        assert_int_equal(far_session_call(g->session, kind, background, cas_and_read, NULL), 0);
         const far_stats *s = &g->session->stats[kind];
         assert_int_equal(s->round_trips, background ? 0 : 4);
         assert_int_equal(s->background_round_trips, background ? 4 : 0);
@@ -103,8 +111,9 @@ static void a_cas_and_a_read_behind_it_are_one_trip(void **state) {
 }
 
 
-/* A WRITE of memory that nobody else knows of, then one that comes behind an open verb and keeps its place. */
-static int hidden_writes(far_task *t, void *arg) {
+/* A WRITE ahead, which is executed at once on mapped memory; then one after an open verb, which keeps its place in the
+ * order. */
+static int write_ahead(far_task *t, void *arg) {
     (void)arg;
     uint64_t image[4] = {1, 2, 3, 4}, back[4] = {0}, old = 0;
     bool mapped = far_task_fabric(t)->at_once && !t->background;
@@ -123,11 +132,12 @@ static int hidden_writes(far_task *t, void *arg) {
 }
 
 
-static void hidden_writes_are_of_the_trip_that_follows(void **state) {
+/* far_write_ahead costs no round trip of its own. It keeps its place in the order if other verbs are open. */
+TEST_FUNCTION(writes_ahead_belong_to_the_next_round_trip) {
     ground *g = *state;
     for (unsigned background = 0; background < 2; background++) {
         far_op_kind kind = background ? FAR_OP_PUT : FAR_OP_GET;
-        assert_int_equal(far_session_call(g->session, kind, background, hidden_writes, NULL), 0);
+        assert_int_equal(far_session_call(g->session, kind, background, write_ahead, NULL), 0);
         const far_stats *s = &g->session->stats[kind];
         assert_int_equal(s->round_trips, background ? 0 : 3);
         assert_int_equal(s->background_round_trips, background ? 3 : 0);
@@ -142,10 +152,11 @@ static void hidden_writes_are_of_the_trip_that_follows(void **state) {
 }
 
 
-/* What a session does that must not do anything any more; *arg: by which call. */
-enum { BY_BATCH, BY_WRITE_NOW, BY_WRITE_WORD, BY_CAS_WORD, BY_CAS_AND_READ, BEHIND_ANOTHER, HIDDEN, WAYS };
+/* The ways in which write_too_late writes. */
+enum { BY_BATCH, BY_WRITE_NOW, BY_WRITE_WORD, BY_CAS_WORD, BY_CAS_AND_READ, AFTER_ANOTHER, BY_WRITE_AHEAD, WAYS };
 
 
+/* Writes in the way that *arg selects. The session is lost, so no WRITE may take effect. */
 static int write_too_late(far_task *t, void *arg) {
     uint64_t word = 99, old;
     switch (*(unsigned *)arg) {
@@ -157,10 +168,10 @@ static int write_too_late(far_task *t, void *arg) {
         return far_cas_word(t, B, 0, word, &old);
     case BY_CAS_AND_READ:
         return far_cas_and_read(t, B, 0, word, &old, A, &word, 8);
-    case BEHIND_ANOTHER:
+    case AFTER_ANOTHER:
         far_write(t, B, &word, 8);
         return far_read_now(t, A, &word, 8, 0);
-    case HIDDEN:
+    case BY_WRITE_AHEAD:
         far_write_ahead(t, B, &word, 8);
         return far_wait(t);
     default:
@@ -170,7 +181,7 @@ static int write_too_late(far_task *t, void *arg) {
 }
 
 
-/* Refused, and with it what is open. */
+/* A READ of an invalid address. It is refused together with the open WRITE. */
 static int read_outside(far_task *t, void *arg) {
     (void)arg;
     uint64_t word = 99;
@@ -179,7 +190,9 @@ static int read_outside(far_task *t, void *arg) {
 }
 
 
-static void nothing_is_written_by_who_is_fenced_or_whose_handle_is_dead(void **state) {
+/* After a session was fenced, or its handle has failed, no verb of the session takes effect, in whichever way it is
+ * posted. Fails without the check in memory_to_run_at_once (batch.c). */
+TEST_WITH(a_fenced_session_or_failed_handle_writes_nothing, set_up, tear_down) {
     ground *g = *state;
     for (unsigned i = 0; i < 2 * WAYS; i++) {
         unsigned way = i % WAYS;
@@ -197,18 +210,11 @@ static void nothing_is_written_by_who_is_fenced_or_whose_handle_is_dead(void **s
 }
 
 
-/* The table of nodes ends behind the last one: the address sanitizer sees who looks there. */
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(single_verbs_are_one_trip_each_with_what_is_open, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(single_verbs_are_one_trip_each_with_what_is_open, set_up_slow, tear_down),
-        cmocka_unit_test_setup_teardown(a_cas_and_a_read_behind_it_are_one_trip, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(hidden_writes_are_of_the_trip_that_follows, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(hidden_writes_are_of_the_trip_that_follows, set_up_slow, tear_down),
-        cmocka_unit_test_setup_teardown(reads_of_any_length_from_any_word, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(nothing_is_written_by_who_is_fenced_or_whose_handle_is_dead, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_CASE_WITH(a_single_verb_and_the_open_verbs_are_one_round_trip,
+               "a_single_verb_and_the_open_verbs_are_one_round_trip", NULL, set_up, tear_down);
+TEST_CASE_WITH(a_single_verb_and_the_open_verbs_are_one_round_trip,
+               "a_single_verb_and_the_open_verbs_are_one_round_trip", NULL, set_up_slow, tear_down);
+TEST_CASE_WITH(writes_ahead_belong_to_the_next_round_trip, "writes_ahead_belong_to_the_next_round_trip", NULL, set_up,
+               tear_down);
+TEST_CASE_WITH(writes_ahead_belong_to_the_next_round_trip, "writes_ahead_belong_to_the_next_round_trip", NULL,
+               set_up_slow, tear_down);

@@ -1,16 +1,13 @@
-/* WRITEs that run in place (far_write_word on mapped memory), by two threads: a finished one is seen by every later READ.
- * The same of batches that are posted: tests/fabric/test_local.c. */
+/* WRITEs that are executed directly (far_write_word on mapped memory) by two threads: a completed WRITE is visible to
+ * every later READ. tests/fabric/local/test_local.c has the same test for posted batches. */
 #include "pool/handle.h"
 #include "task/session.h"
+#include "test.h"
 #include "two_processors.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { ROUNDS = 200000, TOGETHER = 1000 };
 
@@ -25,11 +22,11 @@ static atomic_ullong arrived;
 static uint32_t saw[2][ROUNDS + 1];
 
 
-static int write_mine_read_yours(far_task *t, void *arg) {
+static int write_own_read_other(far_task *t, void *arg) {
     const worker *w = arg;
     for (uint64_t i = 1, seen = 0; i <= ROUNDS; i++) {
         if (i % TOGETHER == 1)
-            meet_other(&arrived, i / TOGETHER + 1);
+            wait_for_other_thread(&arrived, i / TOGETHER + 1);
         if (far_write_word(t, 8192 + 256 * w->number, i) < 0 || far_read_word(t, 8192 + 256 * !w->number, &seen) < 0)
             return -1;
         saw[w->number][i] = (uint32_t)seen;
@@ -38,18 +35,18 @@ static int write_mine_read_yours(far_task *t, void *arg) {
 }
 
 
-static void *work(void *arg) {
+static void *run_worker(void *arg) {
     worker *w = arg;
     pin_to_processor(w->number);
-    w->result = far_session_call(w->session, FAR_STATS_OTHER, false, write_mine_read_yours, w);
+    w->result = far_session_call(w->session, FAR_STATS_OTHER, false, write_own_read_other, w);
     return NULL;
 }
 
 
-/* If the first did not see round k of the second when its own round i was written, round k was not written yet, and so the
- * second must see round i from round k on. Fails without the fence in far_write_now. */
-static void a_finished_write_is_seen_by_every_later_read(void **state) {
-    (void)state;
+/* Two threads each write a number to a word of their own and then READ the word of the other thread, in every round. If
+ * A's READ in round i has not seen B's round k, then B's WRITE of round k followed A's WRITE of round i, so B must
+ * see at least i from its round k on. Fails without the fence in execute_write (batch.c). */
+TEST(a_finished_write_is_seen_by_every_later_read) {
     static far_pool pool;
     worker workers[2];
     assert_int_equal(far_fabric_open("local:2x1M", &pool.fabric), 0);
@@ -59,7 +56,7 @@ static void a_finished_write_is_seen_by_every_later_read(void **state) {
         assert_int_equal(far_pool_session_new(&pool, &workers[i].session), 0);
     }
     for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]), 0);
     for (unsigned i = 0; i < 2; i++) {
         pthread_join(workers[i].thread, NULL);
         assert_int_equal(workers[i].result, 0);
@@ -71,10 +68,4 @@ static void a_finished_write_is_seen_by_every_later_read(void **state) {
         if (unseen <= ROUNDS && saw[1][unseen] < i)
             fail_msg("round %u did not see round %u, nor the other way round", i, unseen);
     }
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_finished_write_is_seen_by_every_later_read)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,20 +1,16 @@
-/* The crash explorer: deaths at every verb and every unit of the toy map's writes leave nothing wrong, and a lock that
- * nobody takes over is found. */
+/* The crash explorer: the toy map survives kills at every verb and every tearing granule of its WRITEs, and deliberate
+ * faults are found. */
+#include "test.h"
 #include "verify/explore.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define KEYS 6
 
-typedef struct story {
+typedef struct scenario {
     far_op_kind kind;
-    char before[200], after[200]; /* the value of key 0 */
-} story;
+    char before[200], after[200]; /* value of key 0 */
+} scenario;
 
 
 static int put_key(far_session *s, far_index *index, char key, const char *value) {
@@ -23,7 +19,7 @@ static int put_key(far_session *s, far_index *index, char key, const char *value
 
 
 static int prepare(far_session *s, far_index *index, void *ctx) {
-    story *st = ctx;
+    scenario *st = ctx;
     memset(st->before, 'b', sizeof(st->before));
     memset(st->after, 'a', sizeof(st->after));
     for (char key = st->kind == FAR_OP_INSERT; key < KEYS; key++)
@@ -34,7 +30,7 @@ static int prepare(far_session *s, far_index *index, void *ctx) {
 
 
 static int victim(far_session *s, far_index *index, void *ctx) {
-    story *st = ctx;
+    scenario *st = ctx;
     char key = 0;
     switch (st->kind) {
     case FAR_OP_INSERT:
@@ -47,9 +43,9 @@ static int victim(far_session *s, far_index *index, void *ctx) {
 }
 
 
-/* Key 0 is as before or as after, the others are as they were, and everything can still be written. */
+/* Key 0 has its old or its new value, the other keys are unchanged, and all keys can be written. */
 static int survive(far_session *s, far_index *index, void *ctx) {
-    story *st = ctx;
+    scenario *st = ctx;
     char value[200];
     size_t length;
     for (char key = 0; key < KEYS; key++) {
@@ -72,7 +68,7 @@ static int survive(far_session *s, far_index *index, void *ctx) {
 
 
 static far_explore_result explore(far_op_kind kind, const char *options, const char *sim, bool sweep, FILE *out) {
-    static story st;
+    static scenario st;
     st.kind = kind;
     far_explore e = {.kind = "toy",
                      .options = options,
@@ -90,8 +86,9 @@ static far_explore_result explore(far_op_kind kind, const char *options, const c
 }
 
 
-static void every_death_of_a_write_is_survived(void **state) {
-    (void)state;
+/* A client is killed at every verb, and after every granule, of an insert, update and delete. A survivor then finds
+ * each key complete, and no memory is leaked. */
+TEST(a_writer_may_fail_at_every_verb) {
     static const far_op_kind kinds[] = {FAR_OP_INSERT, FAR_OP_UPDATE, FAR_OP_DELETE};
     static const char *const options[] = {"slots=2", "slots=2,locks=on"}, *const sims[] = {"atomic_bytes=64",
                                                                                            "atomic_bytes=8"};
@@ -106,8 +103,8 @@ static void every_death_of_a_write_is_survived(void **state) {
 }
 
 
-static void a_lock_that_outlives_its_holder_is_found(void **state) {
-    (void)state;
+/* The explorer finds a toy map in which the lock of a failed client is never taken over. */
+TEST(a_lock_that_outlives_its_holder_is_found) {
     FILE *nowhere = fopen("/dev/null", "w");
     far_explore_result result =
         explore(FAR_OP_UPDATE, "slots=2,locks=on,broken=forgotten_lock", "limit=50ms", false, nowhere);
@@ -116,20 +113,11 @@ static void a_lock_that_outlives_its_holder_is_found(void **state) {
 }
 
 
-static void a_value_that_is_cut_in_two_is_found(void **state) {
-    (void)state;
+/* The explorer finds a toy map that overwrites values in place, so that a client failure leaves a value that is half
+ * old and half new. */
+TEST(a_torn_value_is_found) {
     FILE *nowhere = fopen("/dev/null", "w");
     far_explore_result result = explore(FAR_OP_UPDATE, "slots=2,broken=torn_read", "atomic_bytes=64", false, nowhere);
     fclose(nowhere);
     assert_true(result.problems > 0);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_death_of_a_write_is_survived),
-        cmocka_unit_test(a_lock_that_outlives_its_holder_is_found),
-        cmocka_unit_test(a_value_that_is_cut_in_two_is_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,13 @@
-/* Recording, the JSON lines and back, merging, and recording from several threads. */
+/* Histories: recording, JSON lines, merging, and recording by several threads. */
+#include "test.h"
 #include "verify/history.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 
-
-/* One operation of every kind and ending. */
+/* Records one operation of each kind and each way to end. */
 static far_history *record_some(uint64_t seed) {
     far_history *h = far_history_new(seed);
     size_t put = far_history_begin(h, 1, FAR_OP_PUT, "k\0\xff", 3, "value", 5, 10);
@@ -37,8 +34,8 @@ static far_history *record_some(uint64_t seed) {
 }
 
 
-static void recorded_operations_are_kept_as_given(void **state) {
-    (void)state;
+/* A history returns each operation with the arguments, results and times that were recorded. */
+TEST(recorded_operations_are_kept_as_given) {
     far_history *h = record_some(17);
     assert_int_equal(far_history_count(h), 8);
     const far_history_op *put = far_history_at(h, 0), *get = far_history_at(h, 1), *scan = far_history_at(h, 6);
@@ -80,8 +77,8 @@ static int read_text(far_history *h, const char *text, size_t *bad_line) {
 }
 
 
-static void lines_have_the_documented_form(void **state) {
-    (void)state;
+/* The JSON lines have the form that the manual describes. */
+TEST(lines_have_the_documented_form) {
     far_history *h = record_some(3);
     char *text = write_text(h);
     static const char *const lines[] = {
@@ -108,8 +105,8 @@ static void lines_have_the_documented_form(void **state) {
 }
 
 
-static void written_and_read_again_is_equal(void **state) {
-    (void)state;
+/* Writing a history and reading it back gives equal operations. */
+TEST(a_history_written_and_read_again_is_equal) {
     far_history *h = record_some(UINT64_MAX), *again = far_history_new(0);
     char *text = write_text(h);
     assert_int_equal(read_text(again, text, NULL), FAR_OK);
@@ -128,8 +125,8 @@ static void written_and_read_again_is_equal(void **state) {
 }
 
 
-static void bad_lines_are_refused_with_their_number(void **state) {
-    (void)state;
+/* Reading stops at a malformed line and returns its number. */
+TEST(bad_lines_are_refused_with_their_number) {
     static const char good[] =
         "{ \"client\" : 1, "
         "\"seed\":1,\"op\":\"get\",\"key\":\"6B\",\"value\":null,\"result\":-1,\"start\":-2,\"end\":3 }\n";
@@ -164,8 +161,8 @@ static void bad_lines_are_refused_with_their_number(void **state) {
 }
 
 
-static void merged_histories_keep_their_operations_and_seeds(void **state) {
-    (void)state;
+/* Merging appends all operations, each with its own seed. */
+TEST(merged_histories_keep_their_operations_and_seeds) {
     far_history *a = record_some(1), *b = record_some(2), *both = far_history_new(9);
     far_history_merge(both, a);
     far_history_merge(both, b);
@@ -174,7 +171,7 @@ static void merged_histories_keep_their_operations_and_seeds(void **state) {
         assert_true(far_history_op_equal(far_history_at(both, i), far_history_at(a, i)));
         assert_true(far_history_op_equal(far_history_at(both, 8 + i), far_history_at(b, i)));
     }
-    far_history_free(a); /* the copy stands on its own */
+    far_history_free(a); /* the copy does not depend on the original */
     far_history_free(b);
     assert_memory_equal(far_history_at(both, 0)->value.data, "value", 5);
     assert_int_equal(*(const uint8_t *)far_history_at(both, 14)->pairs[19].value.data, 219);
@@ -202,8 +199,8 @@ static void *record_many(void *arg) {
 }
 
 
-static void threads_record_side_by_side(void **state) {
-    (void)state;
+/* Several threads record into one history without losing operations. */
+TEST(threads_record_at_the_same_time) {
     far_history *h = far_history_new(1);
     pthread_t threads[THREADS];
     recorder recorders[THREADS];
@@ -224,17 +221,4 @@ static void threads_record_side_by_side(void **state) {
         assert_memory_equal(op->key.data, &op->client, sizeof op->client);
     }
     far_history_free(h);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(recorded_operations_are_kept_as_given),
-        cmocka_unit_test(lines_have_the_documented_form),
-        cmocka_unit_test(written_and_read_again_is_equal),
-        cmocka_unit_test(bad_lines_are_refused_with_their_number),
-        cmocka_unit_test(merged_histories_keep_their_operations_and_seeds),
-        cmocka_unit_test(threads_record_side_by_side),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,16 @@
-/* Each rule of a key's register, by hand-made histories: one that keeps it, one that breaks it. */
+/* The rules of linearizability of one key, with hand-written histories: for each rule one history that keeps it and one
+ * that breaks it. */
+#include "test.h"
 #include "verify/linear.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define CUT       FAR_HISTORY_NEVER
 #define NOT_FOUND FAR_ERR_NOT_FOUND
 #define EXISTS    FAR_ERR_EXISTS
 
-/* One operation each: when, what value ("" is the empty one, NULL none), what came back. */
+/* One operation each: begin, end, value ("" is the empty value, NULL none) and result. */
 #define GET(start, end, value)                                                                                         \
     { FAR_OP_GET, start, end, value, (value) ? FAR_OK : NOT_FOUND }
 #define INSERT(start, end, value, result)                                                                              \
@@ -69,57 +67,59 @@ static void judge(const line *lines, size_t count, const char *initial, far_line
 }
 
 
-static void empty_history_is_legal(void **state) {
-    (void)state;
+/* A key without operations is linearizable. */
+TEST(empty_history_is_legal) {
     far_linear_key key = {.name = {"k", 1}};
     assert_int_equal(far_linear_check(&key, 0, NULL), FAR_LINEAR_OK);
 }
 
 
-static void get_sees_the_last_value_written(void **state) {
-    (void)state;
+/* A get returns the value of the last put that ended before it, or of a concurrent one. */
+TEST(get_sees_the_last_value_written) {
     assert_legal(PUT(1, 2, "a"), GET(3, 4, "a"), PUT(5, 6, "b"), GET(7, 8, "b"));
-    assert_illegal(PUT(1, 2, "a"), PUT(3, 4, "b"), GET(5, 6, "a")); /* stale */
-    assert_legal(PUT(1, 2, "a"), PUT(3, 9, "b"), GET(5, 6, "a"));   /* concurrent: still the old one */
-    assert_legal(PUT(1, 2, "a"), PUT(3, 9, "b"), GET(5, 6, "b"));   /* or already the new one */
+    assert_illegal(PUT(1, 2, "a"), PUT(3, 4, "b"), GET(5, 6, "a")); /* a stale value */
+    assert_legal(PUT(1, 2, "a"), PUT(3, 9, "b"), GET(5, 6, "a"));   /* a concurrent put: the old value is allowed */
+    assert_legal(PUT(1, 2, "a"), PUT(3, 9, "b"), GET(5, 6, "b"));   /* and so is the new value */
     assert_illegal(PUT(1, 2, "a"), GET(3, 4, NULL));
     assert_legal(PUT(1, 2, ""), GET(3, 4, ""), PUT(5, 6, "a"), PUT(7, 8, ""), GET(9, 10, ""));
 }
 
 
-static void value_that_nobody_wrote_is_never_read(void **state) {
-    (void)state;
+/* A get of a value that no operation had begun to write is illegal. */
+TEST(a_value_that_was_not_written_is_never_read) {
     assert_illegal(PUT(1, 2, "a"), GET(3, 4, "x"));
-    assert_illegal(GET(1, 2, "a"), PUT(3, 4, "a")); /* nor before it is written */
-    assert_legal(GET(1, 3, "a"), PUT(3, 4, "a"));   /* touching is concurrent */
+    assert_illegal(GET(1, 2, "a"), PUT(3, 4, "a")); /* a get before the put must not return its value */
+    assert_legal(GET(1, 3, "a"), PUT(3, 4, "a"));   /* operations that touch are concurrent */
 }
 
 
-static void touching_operations_count_as_concurrent(void **state) {
-    (void)state;
+/* An operation that begins when another one ends is concurrent with it; one that begins later is not. */
+TEST(touching_operations_count_as_concurrent) {
     assert_legal(PUT(1, 5, "a"), GET(5, 6, NULL));
     assert_illegal(PUT(1, 5, "a"), GET(6, 7, NULL));
 }
 
 
-static void values_do_not_go_back(void **state) {
-    (void)state;
-    assert_illegal(PUT(1, 2, "a"), PUT(3, 20, "b"), GET(4, 5, "b"), GET(6, 7, "a")); /* new, then old, at two clients */
-    assert_legal(PUT(1, 2, "a"), PUT(3, 20, "b"), GET(4, 6, "b"), GET(5, 7, "a")); /* unless these two are concurrent */
+/* After a get has returned a new value, no later get returns the older one. */
+TEST(values_do_not_go_back) {
+    /* first the new and then the old value, at two clients */
+    assert_illegal(PUT(1, 2, "a"), PUT(3, 20, "b"), GET(4, 5, "b"), GET(6, 7, "a"));
+    /* allowed if the two gets are concurrent */
+    assert_legal(PUT(1, 2, "a"), PUT(3, 20, "b"), GET(4, 6, "b"), GET(5, 7, "a"));
     assert_illegal(PUT(1, 9, "a"), PUT(1, 9, "b"), GET(10, 11, "a"), GET(12, 13, "b"));
     assert_illegal(PUT(1, 30, "a"), PUT(1, 30, "b"), GET(10, 11, "a"), GET(12, 13, "b"), GET(14, 15, "a"));
 }
 
 
-static void two_readers_agree_on_the_order_of_writes(void **state) {
-    (void)state;
+/* Two concurrent puts take effect in one order, which is the same for all clients. */
+TEST(two_readers_agree_on_the_order_of_writes) {
     assert_illegal(PUT(1, 40, "a"), PUT(1, 40, "b"), GET(2, 3, "a"), GET(4, 20, "b"), GET(5, 6, "b"), GET(7, 8, "a"));
     assert_legal(PUT(1, 40, "a"), PUT(1, 40, "b"), GET(2, 3, "a"), GET(4, 20, "b"), GET(5, 6, "a"), GET(7, 8, "b"));
 }
 
 
-static void update_is_not_lost(void **state) {
-    (void)state;
+/* An update that succeeded had found the key and is visible afterwards; one that returned NOT_FOUND changed nothing. */
+TEST(update_is_not_lost) {
     assert_illegal(PUT(1, 2, "a"), UPDATE(3, 4, "b", 0), UPDATE(5, 6, "c", 0), GET(7, 8, "b"));
     assert_illegal(PUT(1, 2, "a"), UPDATE(3, 4, "b", 0), GET(5, 6, "a"));
     assert_illegal(UPDATE(3, 4, "b", 0));
@@ -129,8 +129,8 @@ static void update_is_not_lost(void **state) {
 }
 
 
-static void insert_succeeds_once(void **state) {
-    (void)state;
+/* Of two concurrent inserts of a key one succeeds, unless a delete takes effect in between. */
+TEST(insert_succeeds_once) {
     assert_illegal(INSERT(1, 9, "a", 0), INSERT(1, 9, "b", 0));
     assert_legal(INSERT(1, 9, "a", 0), INSERT(1, 9, "b", EXISTS), GET(10, 11, "a"));
     assert_illegal(INSERT(1, 9, "a", 0), INSERT(1, 9, "b", EXISTS), GET(10, 11, "b"));
@@ -140,8 +140,8 @@ static void insert_succeeds_once(void **state) {
 }
 
 
-static void delete_succeeds_once(void **state) {
-    (void)state;
+/* Each successful delete needs a value that was present. */
+TEST(delete_succeeds_once) {
     assert_illegal(PUT(1, 2, "a"), DELETE(3, 9, 0), DELETE(3, 9, 0));
     assert_legal(PUT(1, 2, "a"), DELETE(3, 9, 0), DELETE(3, 9, NOT_FOUND));
     assert_illegal(PUT(1, 2, "a"), DELETE(3, 9, NOT_FOUND));
@@ -150,8 +150,8 @@ static void delete_succeeds_once(void **state) {
 }
 
 
-static void deleted_key_does_not_come_back(void **state) {
-    (void)state;
+/* After a delete the key is absent until the next write. */
+TEST(deleted_key_does_not_come_back) {
     assert_illegal(PUT(1, 2, "a"), DELETE(3, 4, 0), GET(5, 6, "a"));
     assert_illegal(PUT(1, 2, "a"), DELETE(3, 4, 0), INSERT(5, 6, "b", EXISTS));
     assert_legal(PUT(1, 2, "a"), DELETE(3, 8, 0), GET(5, 6, "a"), GET(7, 8, NULL));
@@ -159,21 +159,21 @@ static void deleted_key_does_not_come_back(void **state) {
 }
 
 
-static void cut_write_happens_late_or_never(void **state) {
-    (void)state;
+/* A write of a failed client may take effect at any time after its begin, or never. */
+TEST(cut_write_happens_late_or_never) {
     assert_legal(PUT(1, 2, "a"), PUT(3, CUT, "b"), GET(4, 5, "a"));
     assert_legal(PUT(1, 2, "a"), PUT(3, CUT, "b"), GET(4, 5, "b"));
     assert_legal(PUT(1, 2, "a"), PUT(3, CUT, "b"), GET(100, 101, "a"), GET(200, 201, "b"));
     assert_legal(PUT(1, 2, "a"), PUT(3, CUT, "b"), PUT(4, 5, "c"), GET(6, 7, "c"), GET(8, 9, "b"));
-    assert_illegal(PUT(3, CUT, "b"), GET(1, 2, "b")); /* but not before its start */
+    assert_illegal(PUT(3, CUT, "b"), GET(1, 2, "b")); /* but not before its begin */
     assert_legal(PUT(1, 2, "a"), DELETE(3, CUT, 0), GET(4, 5, "a"), GET(6, 7, NULL));
     assert_legal(INSERT(1, CUT, "a", 0), INSERT(2, 3, "b", EXISTS));
     assert_legal(INSERT(1, CUT, "a", 0), INSERT(2, 3, "b", 0));
 }
 
 
-static void cut_write_happens_at_most_once(void **state) {
-    (void)state;
+/* A write of a failed client does not take effect twice. */
+TEST(cut_write_happens_at_most_once) {
     assert_illegal(PUT(1, 2, "a"), PUT(3, CUT, "b"), GET(4, 5, "b"), PUT(6, 7, "c"), GET(8, 9, "c"), GET(10, 11, "b"));
     assert_illegal(PUT(1, 2, "a"), PUT(3, CUT, "b"), GET(4, 5, "b"), GET(6, 7, "a"));
     assert_illegal(PUT(1, 2, "a"), DELETE(3, CUT, 0), DELETE(4, 5, 0), DELETE(6, 7, 0));
@@ -183,9 +183,8 @@ static void cut_write_happens_at_most_once(void **state) {
 }
 
 
-/* Both happen between two events: the only moment at which the key can have been absent. */
-static void cut_delete_and_cut_insert_may_both_happen_before_an_update(void **state) {
-    (void)state;
+/* Both optional writes take effect between the same two events, because only then can the key have been absent. */
+TEST(cut_delete_and_cut_insert_may_both_happen_before_an_update) {
     assert_legal_from("a", DELETE(1, CUT, 0), INSERT(1, CUT, "z", 0), GET(2, 8, NULL), UPDATE(3, 6, "b", 0),
                       GET(4, 5, "b"), GET(9, 10, "b"));
     assert_illegal_from("a", DELETE(1, CUT, 0), INSERT(6, CUT, "z", 0), GET(2, 8, NULL), UPDATE(3, 6, "b", 0),
@@ -193,8 +192,8 @@ static void cut_delete_and_cut_insert_may_both_happen_before_an_update(void **st
 }
 
 
-static void cut_conditional_write_keeps_its_condition(void **state) {
-    (void)state;
+/* An insert, update or delete of a failed client takes effect only if its condition holds at that moment. */
+TEST(cut_conditional_write_keeps_its_condition) {
     assert_illegal(UPDATE(1, CUT, "a", 0), GET(2, 3, "a"));
     assert_illegal(PUT(1, 2, "a"), INSERT(3, CUT, "b", 0), GET(4, 5, "b"));
     assert_legal(PUT(1, 2, "a"), UPDATE(3, CUT, "b", 0), GET(4, 5, "b"));
@@ -202,8 +201,8 @@ static void cut_conditional_write_keeps_its_condition(void **state) {
 }
 
 
-static void unreachable_and_fenced_writes_may_still_happen_after_their_end(void **state) {
-    (void)state;
+/* A write that returned FAR_ERR_UNREACHABLE or FAR_ERR_FENCED may take effect after it has returned. */
+TEST(unreachable_and_fenced_writes_may_still_happen_after_their_end) {
     const int64_t unsure[] = {FAR_ERR_UNREACHABLE, FAR_ERR_FENCED};
     for (int i = 0; i < 2; i++) {
         assert_legal(PUT(1, 2, "a"), UPDATE(3, 4, "b", unsure[i]), GET(5, 6, "a"), GET(7, 8, "b"));
@@ -214,8 +213,8 @@ static void unreachable_and_fenced_writes_may_still_happen_after_their_end(void 
 }
 
 
-static void other_errors_mean_no_effect(void **state) {
-    (void)state;
+/* A write with any other error had no effect. */
+TEST(other_errors_mean_no_effect) {
     const int64_t errors[] = {FAR_ERR_NO_MEMORY, FAR_ERR_INVALID, FAR_ERR_TOO_SMALL, FAR_ERR_CORRUPT, FAR_ERR_BUSY};
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
         assert_legal(PUT(1, 2, "a"), UPDATE(3, 4, "b", errors[i]), GET(5, 6, "a"));
@@ -224,8 +223,8 @@ static void other_errors_mean_no_effect(void **state) {
 }
 
 
-static void failed_get_tells_nothing_but_too_small_tells_presence(void **state) {
-    (void)state;
+/* A get with an error makes no statement, except FAR_ERR_TOO_SMALL, which states that the key was present. */
+TEST(a_failed_get_states_nothing_but_too_small_states_presence) {
     assert_legal(PUT(1, 2, "a"), {FAR_OP_GET, 3, 4, NULL, FAR_ERR_UNREACHABLE}, {FAR_OP_GET, 3, CUT, NULL, 0});
     assert_legal(PUT(1, 2, "a"), {FAR_OP_GET, 3, 4, NULL, FAR_ERR_TOO_SMALL});
     assert_illegal(PUT(5, 6, "a"), {FAR_OP_GET, 3, 4, NULL, FAR_ERR_TOO_SMALL});
@@ -233,8 +232,8 @@ static void failed_get_tells_nothing_but_too_small_tells_presence(void **state) 
 }
 
 
-static void initial_value_counts_as_written_before_all(void **state) {
-    (void)state;
+/* The initial value counts as a write before all operations. */
+TEST(initial_value_counts_as_written_before_all) {
     assert_legal_from("a", GET(1, 2, "a"), INSERT(3, 4, "b", EXISTS), DELETE(5, 6, 0));
     assert_illegal_from("a", GET(1, 2, NULL));
     assert_illegal_from("a", PUT(1, 2, "b"), GET(3, 4, "a"));
@@ -243,20 +242,19 @@ static void initial_value_counts_as_written_before_all(void **state) {
 }
 
 
-static void equal_values_of_several_writers_are_told_apart_by_time(void **state) {
-    (void)state;
+/* If several operations write the same value, a get may belong to each write, as far as their times allow. */
+TEST(equal_values_of_several_writers_are_told_apart_by_time) {
     assert_legal(PUT(1, 2, "a"), PUT(3, 4, "b"), PUT(5, 6, "a"), GET(7, 8, "a"));
     assert_illegal(PUT(1, 2, "a"), PUT(1, 2, "a"), PUT(3, 4, "b"), GET(5, 6, "a"));
     assert_legal(PUT(1, 9, "a"), PUT(1, 9, "a"), PUT(1, 9, "b"), GET(2, 3, "a"), GET(4, 5, "b"), GET(6, 7, "a"));
     assert_illegal(PUT(1, 9, "a"), PUT(1, 9, "a"), PUT(1, 9, "b"), GET(2, 3, "a"), GET(4, 5, "b"), GET(6, 7, "a"),
                    GET(8, 9, "b"));
-    assert_illegal(INSERT(1, 2, "a", 0), DELETE(3, 4, 0), GET(5, 6, "a")); /* one value only */
+    assert_illegal(INSERT(1, 2, "a", 0), DELETE(3, 4, 0), GET(5, 6, "a")); /* the only value was deleted */
 }
 
 
-/* Repeated values, many writers, an answer that takes more states than allowed. */
-static void spent_budget_is_reported_as_such(void **state) {
-    (void)state;
+/* With repeated values and many writers the answer needs more states than the budget allows. */
+TEST(a_spent_budget_is_reported) {
     far_linear_op ops[40];
     static const char *const values[] = {"a", "b", "c", "d", "e"};
     for (int i = 0; i < 36; i++) {
@@ -272,8 +270,8 @@ static void spent_budget_is_reported_as_such(void **state) {
 }
 
 
-static void shrinking_leaves_the_proof_and_prints_it(void **state) {
-    (void)state;
+/* A long illegal history is reduced to the operations that prove the violation, and printed as a timeline. */
+TEST(shrinking_leaves_the_proof_and_prints_it) {
     line lines[] = {
         PUT(1, 2, "x"),   GET(3, 4, "x"),   PUT(5, 6, "a"),    GET(7, 8, "a"),   PUT(9, 10, "b"),
         GET(11, 12, "b"), GET(13, 14, "a"), DELETE(15, 16, 0), PUT(17, 18, "c"), INSERT(13, 19, "y", EXISTS),
@@ -293,32 +291,4 @@ static void shrinking_leaves_the_proof_and_prints_it(void **state) {
     assert_non_null(strstr(text, "key 6b, at first absent"));
     assert_non_null(strstr(text, "put 61 -> ok"));
     assert_non_null(strstr(text, "get -> 61"));
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(empty_history_is_legal),
-        cmocka_unit_test(get_sees_the_last_value_written),
-        cmocka_unit_test(value_that_nobody_wrote_is_never_read),
-        cmocka_unit_test(touching_operations_count_as_concurrent),
-        cmocka_unit_test(values_do_not_go_back),
-        cmocka_unit_test(two_readers_agree_on_the_order_of_writes),
-        cmocka_unit_test(update_is_not_lost),
-        cmocka_unit_test(insert_succeeds_once),
-        cmocka_unit_test(delete_succeeds_once),
-        cmocka_unit_test(deleted_key_does_not_come_back),
-        cmocka_unit_test(cut_write_happens_late_or_never),
-        cmocka_unit_test(cut_write_happens_at_most_once),
-        cmocka_unit_test(cut_delete_and_cut_insert_may_both_happen_before_an_update),
-        cmocka_unit_test(cut_conditional_write_keeps_its_condition),
-        cmocka_unit_test(unreachable_and_fenced_writes_may_still_happen_after_their_end),
-        cmocka_unit_test(other_errors_mean_no_effect),
-        cmocka_unit_test(failed_get_tells_nothing_but_too_small_tells_presence),
-        cmocka_unit_test(initial_value_counts_as_written_before_all),
-        cmocka_unit_test(equal_values_of_several_writers_are_told_apart_by_time),
-        cmocka_unit_test(spent_budget_is_reported_as_such),
-        cmocka_unit_test(shrinking_leaves_the_proof_and_prints_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

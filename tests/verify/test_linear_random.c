@@ -1,15 +1,12 @@
-/* The checker against an obvious one on small random histories, and its cost on large ones. */
+/* Compares the checker with an obviously correct one on small random histories, and measures its cost on large ones. */
 #include "base/random.h"
+#include "test.h"
 #include "verify/linear.h"
 #include "verify/memory.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #define MOST 9
 
@@ -28,8 +25,8 @@ static int value_of(const far_linear_op *op) {
 }
 
 
-/* Does the operation fit a key in this state (-1: absent)? Changes the state. */
-static bool fits(const far_linear_op *op, int *state, bool optional) {
+/* Returns whether the operation is possible in this state (-1: absent), and changes the state. */
+static bool apply_if_allowed(const far_linear_op *op, int *state, bool optional) {
     bool present = *state >= 0;
     int64_t result = optional ? FAR_OK : op->result;
     switch (op->op) {
@@ -74,14 +71,14 @@ static bool is_silent(const far_linear_op *op) {
 }
 
 
-/* Tries every order. dead: the situations (done, state) already found hopeless. */
-static bool can_order(const far_linear_key *key, unsigned done, int state, uint64_t *dead) {
+/* Tries every order. `hopeless` marks combinations of executed operations and state from which no order succeeds. */
+static bool can_order(const far_linear_key *key, unsigned done, int state, uint64_t *hopeless) {
     bool all = true;
     for (size_t i = 0; i < key->count; i++)
         all = all && (done >> i & 1 || is_optional(&key->ops[i]) || is_silent(&key->ops[i]));
     if (all)
         return true;
-    if (dead[done] >> (state + 1) & 1)
+    if (hopeless[done] >> (state + 1) & 1)
         return false;
     for (size_t i = 0; i < key->count; i++) {
         const far_linear_op *op = &key->ops[i];
@@ -91,22 +88,22 @@ static bool can_order(const far_linear_key *key, unsigned done, int state, uint6
             first = done >> j & 1 || is_optional(other) || is_silent(other) || other->end >= op->start;
         }
         int after = state;
-        if (first && fits(op, &after, is_optional(op)) && can_order(key, done | 1u << i, after, dead))
+        if (first && apply_if_allowed(op, &after, is_optional(op)) && can_order(key, done | 1u << i, after, hopeless))
             return true;
     }
-    dead[done] |= (uint64_t)1 << (state + 1);
+    hopeless[done] |= (uint64_t)1 << (state + 1);
     return false;
 }
 
 
 static bool is_linearizable(const far_linear_key *key) {
-    static uint64_t dead[1 << MOST];
-    memset(dead, 0, sizeof *dead << key->count);
-    return can_order(key, 0, key->initial ? *(const uint8_t *)key->initial->data : -1, dead);
+    static uint64_t hopeless[1 << MOST];
+    memset(hopeless, 0, sizeof *hopeless << key->count);
+    return can_order(key, 0, key->initial ? *(const uint8_t *)key->initial->data : -1, hopeless);
 }
 
 
-/* Executes one operation of a real run, so that it is right at this moment. */
+/* Executes one operation at this moment, so that its result is correct. */
 static void execute(far_linear_op *op, int *state) {
     bool present = *state >= 0;
     op->result = FAR_OK;
@@ -135,7 +132,8 @@ static void execute(far_linear_op *op, int *state) {
 }
 
 
-/* A run in which operation i happens at moment 4 i, and seems to last from some time before to some time after. */
+/* Makes a correct run: operation i takes effect at time 4 i and is recorded as lasting from some time before to some
+ * time after it. */
 static void make_run(far_random *r, far_linear_key *key, far_linear_op *ops, size_t count, int values, int spread) {
     static far_bytes initial;
     int state = -1;
@@ -159,7 +157,7 @@ static void make_run(far_random *r, far_linear_key *key, far_linear_op *ops, siz
         int before = state;
         execute(&op, &state);
         if (op.op != FAR_OP_GET &&
-            far_random_chance(r, 1, 6)) { /* cut: if it comes to nothing, its effect is taken back */
+            far_random_chance(r, 1, 6)) { /* a cut operation; if it does not take effect, its change is undone */
             if (far_random_chance(r, 1, 2))
                 state = before;
             if (far_random_chance(r, 1, 2))
@@ -177,8 +175,8 @@ static void make_run(far_random *r, far_linear_key *key, far_linear_op *ops, siz
 }
 
 
-/* Changes one result, or one time, in a way that may or may not be allowed. */
-static void spoil(far_random *r, far_linear_key *key, int values) {
+/* Changes one result or one time at random. The history may become illegal or not. */
+static void change_at_random(far_random *r, far_linear_key *key, int values) {
     far_linear_op *op = &key->ops[far_random_below(r, key->count)];
     switch (far_random_below(r, 4)) {
     case 0:
@@ -222,7 +220,7 @@ static void compare_with_obvious(int values, uint64_t histories) {
         make_run(&r, &key, ops, 1 + far_random_below(&r, MOST), values, 1 + (int)far_random_below(&r, 30));
         bool spoiled = far_random_chance(&r, 2, 3);
         for (size_t i = spoiled ? 1 + far_random_below(&r, 3) : 0; i > 0; i--)
-            spoil(&r, &key, values);
+            change_at_random(&r, &key, values);
         bool expected = is_linearizable(&key);
         far_linear_verdict verdict = far_linear_check(&key, 0, NULL);
         if (verdict != (expected ? FAR_LINEAR_OK : FAR_LINEAR_VIOLATION) || (!spoiled && !expected)) {
@@ -237,22 +235,22 @@ static void compare_with_obvious(int values, uint64_t histories) {
 }
 
 
-static void same_verdict_as_trying_all_orders_when_values_differ(void **state) {
-    (void)state;
+/* On random histories with different values the checker agrees with one that tries all orders. */
+TEST(same_verdict_as_trying_all_orders_when_values_differ) {
     compare_with_obvious(0, 80000);
 }
 
 
-static void same_verdict_as_trying_all_orders_when_values_repeat(void **state) {
-    (void)state;
+/* The same with repeated values. */
+TEST(same_verdict_as_trying_all_orders_when_values_repeat) {
     compare_with_obvious(2, 30000);
     compare_with_obvious(3, 30000);
     compare_with_obvious(1, 10000);
 }
 
 
-static void shrunk_histories_are_still_illegal_and_lose_nothing_they_need(void **state) {
-    (void)state;
+/* A reduced history is still illegal, and usually has at most four operations. */
+TEST(shrunk_histories_are_still_illegal_and_small) {
     uint64_t shrunk = 0, smaller = 0;
     for (uint64_t seed = 1; seed <= 10000; seed++) {
         far_random r;
@@ -260,7 +258,7 @@ static void shrunk_histories_are_still_illegal_and_lose_nothing_they_need(void *
         far_linear_op ops[MOST];
         far_linear_key key = {0};
         make_run(&r, &key, ops, MOST, 0, 12);
-        spoil(&r, &key, 0);
+        change_at_random(&r, &key, 0);
         if (is_linearizable(&key))
             continue;
         far_linear_shrink(&key, 0);
@@ -285,12 +283,12 @@ typedef struct hot {
 
 typedef struct hot_client {
     far_linear_op op;
-    int64_t at; /* when its operation takes effect */
+    int64_t at; /* time at which the operation takes effect */
 } hot_client;
 
 
-/* A real run of many clients on one key: each operation takes effect at a random moment of its time. Every value is
- * another one. */
+/* Makes a correct run of many clients on one key. Each operation takes effect at a random moment between its begin and
+ * its end. All values differ. */
 static hot make_hot(uint64_t seed, size_t count, size_t clients, unsigned cut_percent, unsigned get_percent) {
     hot h = {.ops = far_verify_alloc(count * sizeof *h.ops), .values = far_verify_alloc(count * sizeof *h.values)};
     far_random r;
@@ -301,7 +299,7 @@ static hot make_hot(uint64_t seed, size_t count, size_t clients, unsigned cut_pe
     for (size_t done = 0; done < count; done++) {
         size_t next = 0;
         for (size_t c = 0; c < clients; c++) {
-            if (all[c].at == 0) { /* a new operation for this client */
+            if (all[c].at == 0) { /* a new operation of this client */
                 far_linear_op op = {.op = FAR_OP_GET, .client = (uint32_t)c};
                 if (!far_random_chance(&r, get_percent, 100))
                     op.op = (far_op_kind)(FAR_OP_INSERT + far_random_below(&r, 4));
@@ -355,7 +353,7 @@ static double seconds(void) {
 }
 
 
-static void judge_hot(size_t clients, unsigned cut_percent, unsigned get_percent, uint64_t most_states) {
+static void check_hot_history(size_t clients, unsigned cut_percent, unsigned get_percent, uint64_t most_states) {
     hot h = make_hot(7, 100000, clients, cut_percent, get_percent);
     uint64_t states;
     double start = seconds();
@@ -368,20 +366,21 @@ static void judge_hot(size_t clients, unsigned cut_percent, unsigned get_percent
 }
 
 
-static void hundred_thousand_operations_on_a_hot_key_take_few_states(void **state) {
-    (void)state;
-    judge_hot(64, 5, 50, 5000000);
-    judge_hot(64, 5, 0, 5000000);
-    judge_hot(64, 0, 50, 5000000);
-    judge_hot(64, 0, 10, 5000000);
-    judge_hot(64, 30, 90, 5000000);
-    judge_hot(8, 5, 50, 5000000);
+/* If all values differ, long histories of many clients on one key need a number of states that stays far below the
+ * budget. */
+TEST(hundred_thousand_operations_on_a_hot_key_take_few_states) {
+    check_hot_history(64, 5, 50, 5000000);
+    check_hot_history(64, 5, 0, 5000000);
+    check_hot_history(64, 0, 50, 5000000);
+    check_hot_history(64, 0, 10, 5000000);
+    check_hot_history(64, 30, 90, 5000000);
+    check_hot_history(8, 5, 50, 5000000);
 }
 
 
-/* A read at the end of the history sees a value that another read has seen overwritten long before. */
-static void violation_late_in_a_hot_history_is_found_and_made_small(void **state) {
-    (void)state;
+/* A get at the end of the history returns a value of which another get has proved long before that it was overwritten.
+ */
+TEST(violation_late_in_a_hot_history_is_found_and_made_small) {
     hot h = make_hot(9, 100000, 64, 5, 50);
     far_linear_op *old = NULL, *late = NULL;
     for (size_t i = 0; i < h.key.count; i++) {
@@ -404,16 +403,4 @@ static void violation_late_in_a_hot_history_is_found_and_made_small(void **state
     far_linear_print(&h.key, stdout);
     assert_in_range(h.key.count, 2, 8);
     free_hot(&h);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_verdict_as_trying_all_orders_when_values_differ),
-        cmocka_unit_test(same_verdict_as_trying_all_orders_when_values_repeat),
-        cmocka_unit_test(shrunk_histories_are_still_illegal_and_lose_nothing_they_need),
-        cmocka_unit_test(hundred_thousand_operations_on_a_hot_key_take_few_states),
-        cmocka_unit_test(violation_late_in_a_hot_history_is_found_and_made_small),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,27 +1,24 @@
-/* The reference map against a flat array that is searched from end to end. */
+/* Compares the reference model with a flat array. */
 #include "base/bytes.h"
 #include "base/random.h"
+#include "test.h"
 #include "verify/model.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 
 #define SPACE 60
 
-typedef struct flat { /* by number of the key; keys are the names */
+typedef struct flat { /* indexed by the number of the key; the keys are stored in `keys` */
     char keys[SPACE][8];
     size_t key_lengths[SPACE];
     int values[SPACE]; /* -1: absent */
 } flat;
 
 
-/* Keys of many shapes: prefixes of each other, with NULs and 0xff. */
+/* Makes keys of many shapes: prefixes of each other, with NULs and 0xff. */
 static void make_keys(flat *f) {
     static const char letters[] = {0, 'a', (char)0xff};
     size_t made = 0;
@@ -92,8 +89,8 @@ static void check_scan(const far_model *model, const flat *f, size_t from, size_
 }
 
 
-static void agrees_with_a_flat_array_on_random_steps(void **state) {
-    (void)state;
+/* Random operations give the same results in the model and in an array. */
+TEST(agrees_with_a_flat_array_on_random_steps) {
     flat f;
     make_keys(&f);
     far_model *model = far_model_new();
@@ -145,8 +142,8 @@ static int count_pair(void *ctx, const void *key, size_t key_len, const void *va
 }
 
 
-static void long_keys_and_empty_values_work(void **state) {
-    (void)state;
+/* The model accepts keys of the largest size, empty values, and a new value that is part of the old one. */
+TEST(long_keys_and_empty_values_work) {
     far_model *model = far_model_new();
     static char a[65536], b[65536];
     b[65535] = 1;
@@ -159,7 +156,7 @@ static void long_keys_and_empty_values_work(void **state) {
     assert_int_equal(length, 0);
     assert_int_equal(far_model_get(model, a, sizeof a, &value, &length), FAR_OK);
     assert_int_equal(length, sizeof b);
-    assert_int_equal(far_model_put(model, a, sizeof a, value, 7), FAR_OK); /* a part of its own old value */
+    assert_int_equal(far_model_put(model, a, sizeof a, value, 7), FAR_OK); /* the new value is a part of the old one */
     assert_int_equal(far_model_scan(model, NULL, 0, NULL, 0, 0, count_pair, &count), 3);
     assert_int_equal(count, 3);
     assert_int_equal(far_model_scan(model, NULL, 0, b, sizeof b, 0, count_pair, &count), 2);
@@ -167,8 +164,8 @@ static void long_keys_and_empty_values_work(void **state) {
 }
 
 
-static void many_keys_are_put_and_found(void **state) {
-    (void)state;
+/* The model finds each of many keys. */
+TEST(many_keys_are_put_and_found) {
     far_model *model = far_model_new();
     for (uint64_t i = 0; i < 300000; i++) {
         uint64_t key = __builtin_bswap64(i * 0x9e3779b97f4a7c15ull);
@@ -183,14 +180,4 @@ static void many_keys_are_put_and_found(void **state) {
     }
     assert_int_equal(far_model_count(model), 300000);
     far_model_free(model);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_a_flat_array_on_random_steps),
-        cmocka_unit_test(long_keys_and_empty_values_work),
-        cmocka_unit_test(many_keys_are_put_and_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,9 @@
-/* The rules of scans, and the judgement of whole histories. Keys and values are single letters. */
+/* The rules of scans, and the check of whole histories. Keys and values are single letters and digits. */
+#include "test.h"
 #include "verify/verify.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 
 static void put(far_history *h, const char *key, const char *value, int64_t start, int64_t end) {
@@ -22,7 +19,7 @@ static void delete (far_history *h, const char *key, int64_t start, int64_t end)
 }
 
 
-/* pairs: "a1 b2" gives a -> 1, b -> 2. */
+/* Records a scan. pairs: "a1 b2" means that it returned a -> 1 and b -> 2. */
 static size_t scan(far_history *h, const char *from, const char *to, uint64_t limit, const char *pairs, int64_t start,
                    int64_t end) {
     size_t op = far_history_begin_scan(h, 2, from, from ? strlen(from) : 0, to, to ? strlen(to) : 0, limit, start);
@@ -34,8 +31,8 @@ static size_t scan(far_history *h, const char *from, const char *to, uint64_t li
 }
 
 
-/* a -> 1 to e -> 5, written before 20. */
-static far_history *five(void) {
+/* Makes a history in which a -> 1 to e -> 5 are written before time 20. */
+static far_history *five_keys(void) {
     far_history *h = far_history_new(1);
     put(h, "a", "1", 1, 2);
     put(h, "b", "2", 3, 4);
@@ -57,14 +54,14 @@ static void expect_violations(far_history *h, uint64_t violations) {
 
 
 static void expect_scan(const char *from, const char *to, uint64_t limit, const char *pairs, uint64_t violations) {
-    far_history *h = five();
+    far_history *h = five_keys();
     scan(h, from, to, limit, pairs, 30, 40);
     expect_violations(h, violations);
 }
 
 
-static void complete_scans_are_right(void **state) {
-    (void)state;
+/* Scans that return all keys of their range, up to their limit, are legal. */
+TEST(complete_scans_are_right) {
     expect_scan(NULL, NULL, 0, "a1 b2 c3 d4 e5", 0);
     expect_scan("b", "d", 0, "b2 c3", 0);
     expect_scan("b", NULL, 2, "b2 c3", 0);
@@ -74,42 +71,42 @@ static void complete_scans_are_right(void **state) {
 }
 
 
-static void missing_key_is_found(void **state) {
-    (void)state;
+/* A key that exists throughout and is missing in the range of a scan is a violation. */
+TEST(missing_key_is_found) {
     expect_scan(NULL, NULL, 0, "a1 c3 d4 e5", 1);
     expect_scan(NULL, NULL, 0, "", 5);
-    expect_scan("b", "e", 0, "b2 c3", 1);     /* the last in its range */
-    expect_scan("a", NULL, 3, "a1 c3 d4", 1); /* limit reached: before the last given */
-    expect_scan("a", NULL, 4, "a1 b2 c3", 2); /* limit not reached: to the end */
-    expect_scan("a", NULL, 3, "a1 b2 c3", 0); /* limit reached: nothing is said about d and e */
+    expect_scan("b", "e", 0, "b2 c3", 1);     /* d is missing, the last key of the range */
+    expect_scan("a", NULL, 3, "a1 c3 d4", 1); /* limit reached: b is missing before the last pair */
+    expect_scan("a", NULL, 4, "a1 b2 c3", 2); /* limit not reached, so the range extends to its end */
+    expect_scan("a", NULL, 3, "a1 b2 c3", 0); /* limit reached: the scan makes no statement about d and e */
 }
 
 
-static void phantom_key_and_stale_value_are_found(void **state) {
-    (void)state;
+/* A scan that returns a key or value that was not current during the scan is a violation. */
+TEST(phantom_key_and_stale_value_are_found) {
     expect_scan(NULL, NULL, 0, "a1 b2 c3 d4 e5 x9", 1);
     expect_scan(NULL, NULL, 0, "a1 b9 c3 d4 e5", 1);
-    far_history *h = five();
+    far_history *h = five_keys();
     put(h, "b", "6", 11, 12);
     scan(h, NULL, NULL, 0, "a1 b2 c3 d4 e5", 30, 40);
     expect_violations(h, 1);
-    h = five();
+    h = five_keys();
     delete (h, "b", 11, 12);
     scan(h, NULL, NULL, 0, "a1 b2 c3 d4 e5", 30, 40);
     expect_violations(h, 1);
-    h = five();
+    h = five_keys();
     scan(h, NULL, NULL, 0, "a1 b2 c3 d4 e5 f6", 30, 40);
-    put(h, "f", "6", 41, 42); /* from the future */
+    put(h, "f", "6", 41, 42); /* a value that is written later */
     expect_violations(h, 1);
 }
 
 
-static void changes_during_the_scan_may_be_seen_or_not(void **state) {
-    (void)state;
+/* A write that is concurrent with a scan may be visible in it or not. */
+TEST(changes_during_the_scan_may_be_seen_or_not) {
     static const char *const seen[] = {"a1 b2 c3 d4 e5", "a1 b6 c3 d4 e5", "a1 b2 d4 e5", "a1 b2 c3 d4 e5 f7",
                                        "a1 b6 d4 e5 f7"};
     for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
-        far_history *h = five();
+        far_history *h = five_keys();
         put(h, "b", "6", 32, 33);
         delete (h, "c", 34, 35);
         put(h, "f", "7", 36, 37);
@@ -119,36 +116,37 @@ static void changes_during_the_scan_may_be_seen_or_not(void **state) {
 }
 
 
-static void key_absent_for_a_moment_may_be_left_out_but_one_updated_may_not(void **state) {
-    (void)state;
-    far_history *h = five();
+/* A key that is deleted and written again during a scan may be missing. A key that is only updated may not. */
+TEST(key_absent_for_a_moment_may_be_left_out_but_one_updated_may_not) {
+    far_history *h = five_keys();
     delete (h, "b", 31, 32);
     put(h, "b", "6", 33, 34);
     scan(h, NULL, NULL, 0, "a1 c3 d4 e5", 30, 40);
     expect_violations(h, 0);
-    h = five();
+    h = five_keys();
     put(h, "b", "6", 33, 34);
     scan(h, NULL, NULL, 0, "a1 c3 d4 e5", 30, 40);
     expect_violations(h, 1);
 }
 
 
-static void rules_of_the_scan_itself(void **state) {
-    (void)state;
-    expect_scan(NULL, NULL, 0, "a1 c3 b2 d4 e5", 2); /* out of order; and c is not found where it belongs */
+/* Wrong order, repeated keys, keys outside of the range, too many pairs and a wrong count are violations. */
+TEST(rules_of_the_scan_itself) {
+    /* two errors: the pairs are out of order, and c is missing at its position */
+    expect_scan(NULL, NULL, 0, "a1 c3 b2 d4 e5", 2);
     expect_scan(NULL, NULL, 0, "a1 b2 b2 c3 d4 e5", 1);
     expect_scan("b", NULL, 0, "a1 b2 c3 d4 e5", 1);
     expect_scan("b", "d", 0, "b2 c3 d4", 1);
     expect_scan("b", NULL, 2, "b2 c3 d4", 1);
-    far_history *h = five();
+    far_history *h = five_keys();
     size_t op = scan(h, NULL, NULL, 0, "a1 b2 c3 d4 e5", 30, 40);
     far_history_end(h, op, 4, NULL, 0, 40);
     expect_violations(h, 1);
 }
 
 
-static void each_broken_rule_is_named(void **state) {
-    (void)state;
+/* The text of a violation names the rule. */
+TEST(each_broken_rule_is_named) {
     static const struct {
         const char *from, *to, *pairs, *what;
         uint64_t limit;
@@ -170,11 +168,11 @@ static void each_broken_rule_is_named(void **state) {
 }
 
 
-static void failed_and_cut_scans_say_only_what_they_gave(void **state) {
-    (void)state;
+/* The pairs of a scan that failed or was cut must be correct, but missing keys are no violation. */
+TEST(failed_and_cut_scans_state_only_their_pairs) {
     for (int cut = 0; cut < 2; cut++) {
         for (int wrong = 0; wrong < 3; wrong++) {
-            far_history *h = five();
+            far_history *h = five_keys();
             put(h, "b", "6", 11, 12);
             size_t op = scan(h, NULL, NULL, 0, wrong == 0 ? "a1 b6" : wrong == 1 ? "a1 b2" : "a1 b9", 30, 40);
             if (cut)
@@ -187,22 +185,22 @@ static void failed_and_cut_scans_say_only_what_they_gave(void **state) {
 }
 
 
-static void scan_stopped_by_its_caller_covers_what_it_gave(void **state) {
-    (void)state;
-    far_history *h = five();
+/* A scan that its callback ended covers the range up to its last pair. */
+TEST(a_scan_stopped_by_its_caller_covers_its_pairs) {
+    far_history *h = five_keys();
     size_t op = scan(h, NULL, NULL, 0, "a1 b2", 30, 40);
     far_history_stop(h, op);
     expect_violations(h, 0);
-    h = five();
+    h = five_keys();
     op = scan(h, NULL, NULL, 0, "a1 c3", 30, 40);
     far_history_stop(h, op);
     expect_violations(h, 1);
 }
 
 
-static void scans_do_not_go_back_in_time_on_a_key(void **state) {
-    (void)state;
-    far_history *h = five();
+/* After a scan has returned a new value, a later scan must not return the older one. */
+TEST(scans_do_not_go_back_in_time_on_a_key) {
+    far_history *h = five_keys();
     put(h, "b", "6", 20, 90);
     scan(h, "b", "c", 0, "b6", 30, 40);
     scan(h, "b", "c", 0, "b2", 50, 60);
@@ -210,8 +208,8 @@ static void scans_do_not_go_back_in_time_on_a_key(void **state) {
 }
 
 
-static void initial_content_counts(void **state) {
-    (void)state;
+/* The content of the index before the history takes part in the check. */
+TEST(initial_content_counts) {
     far_model *initial = far_model_new();
     far_model_put(initial, "a", 1, "1", 1);
     far_model_put(initial, "m", 1, "2", 1);
@@ -221,7 +219,8 @@ static void initial_content_counts(void **state) {
     far_verify_report report;
     assert_false(far_verify_history(h, NULL, 0, NULL, &report));
     assert_int_equal(report.violations, 2);
-    scan(h, "b", NULL, 0, "", 30, 40); /* m is in nobody's operation, yet missing */
+    /* m occurs in no operation, but it exists initially and the scan does not return it */
+    scan(h, "b", NULL, 0, "", 30, 40);
     assert_false(far_verify_history(h, initial, 0, NULL, &report));
     assert_int_equal(report.violations, 1);
     assert_int_equal(report.keys, 2);
@@ -231,8 +230,8 @@ static void initial_content_counts(void **state) {
 }
 
 
-static void violations_are_printed_with_seed_and_timeline(void **state) {
-    (void)state;
+/* The report of a violation contains the seed, the keys and the operations. */
+TEST(violations_are_printed_with_seed_and_timeline) {
     far_history *h = far_history_new(4711);
     put(h, "a", "1", 1, 2);
     put(h, "b", "1", 1, 2);
@@ -250,23 +249,4 @@ static void violations_are_printed_with_seed_and_timeline(void **state) {
     assert_non_null(strstr(text, "key 62"));
     assert_non_null(strstr(text, "scan -> not given"));
     far_history_free(h);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(complete_scans_are_right),
-        cmocka_unit_test(missing_key_is_found),
-        cmocka_unit_test(phantom_key_and_stale_value_are_found),
-        cmocka_unit_test(changes_during_the_scan_may_be_seen_or_not),
-        cmocka_unit_test(key_absent_for_a_moment_may_be_left_out_but_one_updated_may_not),
-        cmocka_unit_test(rules_of_the_scan_itself),
-        cmocka_unit_test(each_broken_rule_is_named),
-        cmocka_unit_test(failed_and_cut_scans_say_only_what_they_gave),
-        cmocka_unit_test(scan_stopped_by_its_caller_covers_what_it_gave),
-        cmocka_unit_test(scans_do_not_go_back_in_time_on_a_key),
-        cmocka_unit_test(initial_content_counts),
-        cmocka_unit_test(violations_are_printed_with_seed_and_timeline),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

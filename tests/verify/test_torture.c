@@ -1,21 +1,17 @@
-/* The kit as a whole: torture finds nothing in the toy map, and finds every toy that is broken on purpose. */
+/* Torture as a whole: it finds nothing in the toy map, and it finds each deliberate fault of the toy map. */
 #include "base/error.h"
 #include "farindex.h"
+#include "test.h"
 #include "verify/torture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #define SEEDS_CLEAN  60
-#define SEEDS_BROKEN 200 /* each broken toy must be caught within so many */
+#define SEEDS_BROKEN 200 /* each deliberate fault must be found within this many seeds */
 
 
-static far_torture toy(const char *options) {
+static far_torture toy_settings(const char *options) {
     far_torture torture;
     far_torture_init(&torture);
     torture.kind = "toy";
@@ -36,16 +32,16 @@ static void run_clean(const far_torture *torture, unsigned seeds) {
 }
 
 
-static void the_toy_map_stands_all_faults(void **state) {
-    (void)state;
-    far_torture torture = toy(NULL);
+/* Torture finds no error in the toy map with all faults. */
+TEST(the_toy_map_passes_with_all_faults) {
+    far_torture torture = toy_settings(NULL);
     run_clean(&torture, SEEDS_CLEAN);
 }
 
 
-static void so_it_does_with_locks_many_in_flight_and_small_units(void **state) {
-    (void)state;
-    far_torture torture = toy("locks=on");
+/* The same with locks, several operations in flight, granules of 8 bytes and no masked CAS. */
+TEST(the_toy_map_passes_with_locks_depth_and_small_granules) {
+    far_torture torture = toy_settings("locks=on");
     torture.depth = 6;
     torture.atomic_bytes = 8;
     torture.masked_cas = false;
@@ -54,9 +50,9 @@ static void so_it_does_with_locks_many_in_flight_and_small_units(void **state) {
 }
 
 
-static void and_in_a_pool_that_is_nearly_full(void **state) {
-    (void)state;
-    far_torture torture = toy("slots=16");
+/* The same in a pool in which allocations fail. */
+TEST(the_toy_map_passes_in_a_nearly_full_pool) {
+    far_torture torture = toy_settings("slots=16");
     torture.pool_bytes = 4 << 20;
     torture.memory_nodes = 1;
     torture.value_bytes[0] = 0;
@@ -66,14 +62,13 @@ static void and_in_a_pool_that_is_nearly_full(void **state) {
 }
 
 
-/* As over a network: memory nodes fall silent for a while, some because they were restarted; handles that lose them are
- * opened again. */
-static void and_memory_nodes_that_fall_silent_and_restart(void **state) {
-    (void)state;
+/* On a fabric like a network, memory nodes have outages, some with a restart. Handles that were lost are opened again.
+ */
+TEST(outages_and_restarts_of_memory_nodes_are_survived) {
     static const char *const kinds[] = {"toy", "smart", "dart"};
     far_torture_result sum = {0};
     for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        far_torture torture = toy(i == 0 ? "locks=on" : NULL);
+        far_torture torture = toy_settings(i == 0 ? "locks=on" : NULL);
         torture.kind = kinds[i];
         torture.questions = true;
         for (uint64_t seed = 1; seed <= SEEDS_CLEAN / 3; seed++)
@@ -85,14 +80,13 @@ static void and_memory_nodes_that_fall_silent_and_restart(void **state) {
 }
 
 
-/* RDWC merges under torture, gets too, in every kind; switched off it merges nothing. */
-static void operations_of_one_key_are_merged_meanwhile(void **state) {
-    (void)state;
+/* RDWC merges operations during torture, also gets, in every kind. With RDWC off nothing is merged. */
+TEST(operations_of_one_key_are_merged_during_torture) {
     static const char *const kinds[] = {"toy", "smart", "dart", "shard", "dolphin", "chime"};
     for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         for (unsigned on = 0; on < 2; on++) {
             far_torture_result sum = {0};
-            far_torture torture = toy(NULL);
+            far_torture torture = toy_settings(NULL);
             torture.kind = kinds[i];
             torture.rdwc = on;
             torture.depth = 4;
@@ -106,8 +100,8 @@ static void operations_of_one_key_are_merged_meanwhile(void **state) {
 }
 
 
-/* The seed at which the broken toy was caught, or 0. */
-static uint64_t caught_at(const far_torture *torture) {
+/* Returns the first seed that finds the fault, or 0. */
+static uint64_t find_failing_seed(const far_torture *torture) {
     FILE *nowhere = fopen("/dev/null", "w");
     assert_non_null(nowhere);
     uint64_t caught = 0;
@@ -122,14 +116,14 @@ static uint64_t caught_at(const far_torture *torture) {
 }
 
 
-static void every_broken_toy_is_caught(void **state) {
-    (void)state;
+/* For each deliberate fault of the toy map, torture finds an error within SEEDS_BROKEN seeds. */
+TEST(every_broken_toy_is_caught) {
     static const char *const broken[] = {
         "broken=lost_update",   "broken=torn_read", "broken=early_free", "broken=forgotten_lock,locks=on",
         "broken=dropped_write", "broken=unordered", "broken=stale_cache"};
     for (size_t i = 0; i < sizeof(broken) / sizeof(broken[0]); i++) {
-        far_torture torture = toy(broken[i]);
-        uint64_t seed = caught_at(&torture);
+        far_torture torture = toy_settings(broken[i]);
+        uint64_t seed = find_failing_seed(&torture);
         print_message("%s: caught at seed %llu\n", broken[i], (unsigned long long)seed);
         assert_true(seed != 0);
     }
@@ -148,26 +142,25 @@ int __wrap_far_index_drop(far_session *session, const char *name) {
 }
 
 
-/* Nobody has the index open. */
-static void a_drop_that_is_refused_without_a_reason_is_caught(void **state) {
-    (void)state;
-    far_torture torture = toy(NULL);
+/* No client has the index open, so a refusal of the drop is an error. */
+TEST(a_drop_that_is_refused_without_a_reason_is_caught) {
+    far_torture torture = toy_settings(NULL);
     refuses_drops = true;
-    uint64_t seed = caught_at(&torture);
+    uint64_t seed = find_failing_seed(&torture);
     refuses_drops = false;
     assert_true(seed != 0 && seed < 10);
 }
 
 
-typedef struct told {
+typedef struct recorded_run {
     char *text;
     size_t size;
     far_torture_result result;
-} told;
+} recorded_run;
 
 
-static told run_and_listen(const far_torture *torture, uint64_t seed) {
-    told t = {0};
+static recorded_run run_and_record_text(const far_torture *torture, uint64_t seed) {
+    recorded_run t = {0};
     FILE *memory = open_memstream(&t.text, &t.size);
     assert_non_null(memory);
     assert_int_equal(far_torture_run(torture, seed, &t.result, memory), 0);
@@ -176,13 +169,14 @@ static told run_and_listen(const far_torture *torture, uint64_t seed) {
 }
 
 
-static void a_seed_replays_to_the_byte(void **state) {
-    (void)state;
-    far_torture torture = toy("broken=lost_update");
-    torture.depth = 1; /* with more in flight the first seed that fails has no history to show, only broken memory */
-    uint64_t seed = caught_at(&torture);
-    told first = run_and_listen(&torture, seed), again = run_and_listen(&torture, seed),
-         other = run_and_listen(&torture, seed + 1);
+/* Two runs of one seed print the same text and have the same trace. */
+TEST(a_seed_replays_to_the_byte) {
+    far_torture torture = toy_settings("broken=lost_update");
+    /* with more operations in flight, the first failing seed has broken memory instead of a history to print */
+    torture.depth = 1;
+    uint64_t seed = find_failing_seed(&torture);
+    recorded_run first = run_and_record_text(&torture, seed), again = run_and_record_text(&torture, seed),
+                 other = run_and_record_text(&torture, seed + 1);
     assert_true(first.result.violations > 0);
     assert_int_equal(first.result.trace_hash, again.result.trace_hash);
     assert_string_equal(first.text, again.text);
@@ -191,19 +185,4 @@ static void a_seed_replays_to_the_byte(void **state) {
     free(first.text);
     free(again.text);
     free(other.text);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_toy_map_stands_all_faults),
-        cmocka_unit_test(so_it_does_with_locks_many_in_flight_and_small_units),
-        cmocka_unit_test(and_in_a_pool_that_is_nearly_full),
-        cmocka_unit_test(and_memory_nodes_that_fall_silent_and_restart),
-        cmocka_unit_test(operations_of_one_key_are_merged_meanwhile),
-        cmocka_unit_test(every_broken_toy_is_caught),
-        cmocka_unit_test(a_drop_that_is_refused_without_a_reason_is_caught),
-        cmocka_unit_test(a_seed_replays_to_the_byte),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,9 @@
-/* Which record comes next: the frequencies of theory, of YCSB, and bit for bit the same on every machine. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+/* Distributions of record numbers: their frequencies agree with theory and with YCSB, and are identical on every
+ * machine. */
 #include <stdint.h>
 
-#include <cmocka.h>
-
 #include "farindex.h"
+#include "test.h"
 #include "workload/distribution.h"
 #include "workload/power.h"
 
@@ -24,8 +21,8 @@ static void assert_close(double got, double want, double relative, const char *w
 }
 
 
-static void power_agrees_with_libm(void **state) {
-    (void)state;
+/* The own functions agree with libm up to rounding. */
+TEST(power_agrees_with_libm) {
     far_random random;
     far_random_seed(&random, 1);
     for (int i = 0; i < 1000000; i++) {
@@ -40,8 +37,8 @@ static void power_agrees_with_libm(void **state) {
 }
 
 
-static void power_handles_its_edges(void **state) {
-    (void)state;
+/* Arguments at the edges of the domain give the documented results. */
+TEST(power_handles_its_edges) {
     assert_true(far_log(1.0) == 0.0);
     assert_true(far_exp(0.0) == 1.0);
     assert_true(far_pow(0.0, 3.0) == 0.0);
@@ -52,9 +49,8 @@ static void power_handles_its_edges(void **state) {
 }
 
 
-/* A compiler that fuses multiplications with additions is found out here. */
-static void powers_are_the_same_to_the_last_bit_on_every_machine(void **state) {
-    (void)state;
+/* Fails if the compiler fuses multiplications with additions. */
+TEST(powers_are_the_same_to_the_last_bit_on_every_machine) {
     far_random random;
     uint64_t checksum = 0;
     far_random_seed(&random, 42);
@@ -67,12 +63,12 @@ static void powers_are_the_same_to_the_last_bit_on_every_machine(void **state) {
 }
 
 
-static void zeta_agrees_with_direct_summation(void **state) {
-    (void)state;
+/* The formula for zeta agrees with the sum of its terms. */
+TEST(zeta_agrees_with_direct_summation) {
     static const double thetas[] = {0.0, 0.1, 0.5, 0.9, 0.99, 0.999};
     for (int t = 0; t < 6; t++) {
         far_zipf z;
-        double sum = 0, lost = 0; /* Kahan's summation */
+        double sum = 0, lost = 0; /* compensated (Kahan) summation */
         assert_int_equal(far_zipf_init(&z, thetas[t], 1), FAR_OK);
         for (uint64_t n = 1; n <= 10000000; n++) {
             volatile double term = pow((double)n, -thetas[t]) - lost, next = sum + term;
@@ -85,8 +81,8 @@ static void zeta_agrees_with_direct_summation(void **state) {
 }
 
 
-static void resizing_gives_the_same_generator_as_starting_at_that_size(void **state) {
-    (void)state;
+/* A generator that was resized draws the same ranks as one that was initialized with the new size. */
+TEST(resizing_gives_the_same_generator_as_starting_at_that_size) {
     far_zipf grown, fresh;
     assert_int_equal(far_zipf_init(&grown, 0.99, 1), FAR_OK);
     for (uint64_t n = 2; n < 3000000; n = n * 3 / 2 + 1) {
@@ -97,7 +93,7 @@ static void resizing_gives_the_same_generator_as_starting_at_that_size(void **st
 }
 
 
-/* The share of ranks up to k by the formula of Gray et al.: the u at which the rank passes from k to k+1. */
+/* Returns the share of ranks up to k by the formula of Gray et al.: the u at which the rank changes from k to k+1. */
 static double share_up_to(double theta, double items, double zeta, double k) {
     double second = 1 + pow(0.5, theta);
     double eta = (1 - pow(2 / items, 1 - theta)) / (1 - second / zeta);
@@ -109,8 +105,8 @@ static double share_up_to(double theta, double items, double zeta, double k) {
 }
 
 
-static void top_ranks_have_the_frequencies_of_the_theory(void **state) {
-    (void)state;
+/* The frequencies of the most frequent ranks agree with the formula of the generator. */
+TEST(top_ranks_have_the_frequencies_of_the_theory) {
     static const double thetas[] = {0.99, 0.5};
     enum { ITEMS = 1000000 };
     uint32_t *counts = malloc(ITEMS * sizeof *counts);
@@ -129,7 +125,7 @@ static void top_ranks_have_the_frequencies_of_the_theory(void **state) {
         for (int k = 0; k < 1000; k++) {
             double got = (double)counts[k] / DRAWS, zipf = pow(k + 1, -theta) / zeta;
             double want = share_up_to(theta, ITEMS, zeta, k) - (k == 0 ? 0 : share_up_to(theta, ITEMS, zeta, k - 1));
-            if (want * DRAWS > 50000) /* below that chance alone gives 2 % */
+            if (want * DRAWS > 50000) /* below that, random variation alone reaches 2 % */
                 assert_close(got, want, 0.02, "frequency by the generator's formula");
             if (k < 2 && theta == 0.99)
                 assert_close(got, zipf, 0.02, "frequency by the zipf law");
@@ -142,8 +138,8 @@ static void top_ranks_have_the_frequencies_of_the_theory(void **state) {
 }
 
 
-static void small_item_counts_give_every_rank_and_no_other(void **state) {
-    (void)state;
+/* With few items every rank occurs, and no rank outside of the range. */
+TEST(small_item_counts_give_every_rank_and_no_other) {
     for (uint64_t items = 1; items <= 5; items++) {
         far_zipf z;
         far_random random;
@@ -162,17 +158,17 @@ static void small_item_counts_give_every_rank_and_no_other(void **state) {
 }
 
 
-static void scrambling_is_ycsbs_hash(void **state) {
-    (void)state;
-    /* FNV-1a of eight bytes, least significant first, and the absolute value: computed independently. */
+/* `far_scramble` returns the same numbers as YCSB. */
+TEST(scrambling_is_ycsbs_hash) {
+    /* FNV-1a of eight bytes, least significant first, and then the absolute value; computed independently. */
     assert_true(far_scramble(0) == 6284781860667377211ull);
     assert_true(far_scramble(1) == 8517097267634966620ull);
     assert_true(far_scramble(123456789) == 2350796791908741607ull);
 }
 
 
-static void scrambled_zipfian_puts_the_hot_ranks_at_their_hashes(void **state) {
-    (void)state;
+/* The most frequent records are those to which the first ranks are scattered. */
+TEST(scrambled_zipfian_puts_the_hot_ranks_at_their_hashes) {
     enum { ITEMS = 100000 };
     far_distribution d;
     far_random random;
@@ -200,8 +196,8 @@ static void scrambled_zipfian_puts_the_hot_ranks_at_their_hashes(void **state) {
 }
 
 
-static void hot_records_stay_while_records_are_added(void **state) {
-    (void)state;
+/* The most frequent record remains the same while records are added. */
+TEST(hot_records_stay_while_records_are_added) {
     far_distribution d;
     far_random random;
     uint64_t hot = far_scramble(0) % 20000, hits[2] = {0};
@@ -219,8 +215,8 @@ static void hot_records_stay_while_records_are_added(void **state) {
 }
 
 
-static void zipfian_goes_on_with_more_or_far_fewer_records_than_planned(void **state) {
-    (void)state;
+/* Records are in range if their number is far below or above the plan, and added records are drawn too. */
+TEST(zipfian_works_with_more_or_far_fewer_records_than_planned) {
     far_distribution d;
     far_random random;
     int newest = 0;
@@ -238,8 +234,8 @@ static void zipfian_goes_on_with_more_or_far_fewer_records_than_planned(void **s
 }
 
 
-static void latest_prefers_the_newest_record(void **state) {
-    (void)state;
+/* With the distribution `latest` the newest record is the most frequent one, also while records are added. */
+TEST(latest_prefers_the_newest_record) {
     far_distribution d;
     far_random random;
     uint32_t by_distance[3] = {0}, draws = 1000000;
@@ -251,14 +247,14 @@ static void latest_prefers_the_newest_record(void **state) {
         if (count - 1 - record < 3)
             by_distance[count - 1 - record]++;
     }
-    double zeta = far_zipf_zeta(&d.zipf, 1500); /* it grows from 1000 to 2000 meanwhile */
+    double zeta = far_zipf_zeta(&d.zipf, 1500); /* the number of items grows from 1000 to 2000 meanwhile */
     assert_close(by_distance[0], draws / zeta, 0.02, "newest");
     assert_close(by_distance[1], draws * pow(2, -0.99) / zeta, 0.02, "second newest");
 }
 
 
-static void uniform_is_flat(void **state) {
-    (void)state;
+/* With the uniform distribution all records are equally frequent. */
+TEST(uniform_is_flat) {
     far_distribution d;
     far_random random;
     uint32_t counts[100] = {0};
@@ -271,8 +267,8 @@ static void uniform_is_flat(void **state) {
 }
 
 
-static void bad_parameters_and_names_are_refused(void **state) {
-    (void)state;
+/* Parameters out of range and unknown names return FAR_ERR_INVALID. */
+TEST(bad_parameters_and_names_are_refused) {
     far_zipf z;
     far_distribution_kind kind;
     assert_int_equal(far_zipf_init(&z, -0.1, 10), FAR_ERR_INVALID);
@@ -288,8 +284,8 @@ static void bad_parameters_and_names_are_refused(void **state) {
 }
 
 
-static void first_thousand_draws_are_the_same_on_every_machine(void **state) {
-    (void)state;
+/* A hash of the first thousand draws equals a constant. */
+TEST(first_thousand_draws_are_the_same_on_every_machine) {
     static const uint64_t golden[] = {0x21f3f6bcc6b25accull, 0x9c13d38ea4e8de29ull, 0xf9dc18d298b5327bull};
     for (int kind = FAR_DISTRIBUTION_UNIFORM; kind <= FAR_DISTRIBUTION_LATEST; kind++) {
         far_distribution d;
@@ -302,33 +298,11 @@ static void first_thousand_draws_are_the_same_on_every_machine(void **state) {
             checksum = XXH64(&record, sizeof record, checksum);
         }
         uint64_t bits[2];
-        memcpy(&bits[0], &d.zipf.zeta, 8); /* to the last bit */
+        memcpy(&bits[0], &d.zipf.zeta, 8); /* compares all bits */
         memcpy(&bits[1], &d.zipf.eta, 8);
         checksum = XXH64(bits, sizeof bits, checksum);
         if (checksum != golden[kind])
             fail_msg("%s: checksum 0x%llx", far_distribution_name((far_distribution_kind)kind),
                      (unsigned long long)checksum);
     }
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(power_agrees_with_libm),
-        cmocka_unit_test(power_handles_its_edges),
-        cmocka_unit_test(powers_are_the_same_to_the_last_bit_on_every_machine),
-        cmocka_unit_test(zeta_agrees_with_direct_summation),
-        cmocka_unit_test(resizing_gives_the_same_generator_as_starting_at_that_size),
-        cmocka_unit_test(top_ranks_have_the_frequencies_of_the_theory),
-        cmocka_unit_test(small_item_counts_give_every_rank_and_no_other),
-        cmocka_unit_test(scrambling_is_ycsbs_hash),
-        cmocka_unit_test(scrambled_zipfian_puts_the_hot_ranks_at_their_hashes),
-        cmocka_unit_test(hot_records_stay_while_records_are_added),
-        cmocka_unit_test(zipfian_goes_on_with_more_or_far_fewer_records_than_planned),
-        cmocka_unit_test(latest_prefers_the_newest_record),
-        cmocka_unit_test(uniform_is_flat),
-        cmocka_unit_test(bad_parameters_and_names_are_refused),
-        cmocka_unit_test(first_thousand_draws_are_the_same_on_every_machine),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,8 @@
-/* The latency histogram: precision, quantiles, merging, edges. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+/* The latency histogram: precision, quantiles, merging and edge cases. */
 #include <stdint.h>
 
-#include <cmocka.h>
-
 #include "base/random.h"
+#include "test.h"
 #include "workload/histogram.h"
 
 #include <stdlib.h>
@@ -22,7 +18,7 @@ static far_histogram *new_histogram(void) {
 }
 
 
-/* Between two outer values, so that the clamp to minimum and maximum does not help. */
+/* Adds the value between two others, so that the clamp to minimum and maximum cannot hide an error. */
 static void assert_value_is_kept(far_histogram *h, uint64_t value) {
     far_histogram_clear(h);
     far_histogram_add(h, 0);
@@ -36,8 +32,8 @@ static void assert_value_is_kept(far_histogram *h, uint64_t value) {
 }
 
 
-static void values_are_kept_within_half_a_percent_from_1_ns_to_1000_s(void **state) {
-    (void)state;
+/* A value is returned with an error of at most half a bucket. */
+TEST(values_are_kept_within_half_a_percent_from_1_ns_to_1000_s) {
     far_histogram *h = new_histogram();
     for (uint64_t v = 0; v < 10000; v++)
         assert_value_is_kept(h, v);
@@ -60,8 +56,8 @@ static int compare_values(const void *a, const void *b) {
 }
 
 
-static void quantiles_agree_with_the_sorted_values(void **state) {
-    (void)state;
+/* Quantiles agree with those of the sorted values, up to the precision of a bucket. */
+TEST(quantiles_agree_with_the_sorted_values) {
     enum { COUNT = 100000 };
     static const uint64_t parts[] = {1, 10, 100, 250, 500, 900, 990, 999};
     far_histogram *h = new_histogram();
@@ -89,8 +85,8 @@ static void quantiles_agree_with_the_sorted_values(void **state) {
 }
 
 
-static void quantiles_of_few_values_are_the_right_ones(void **state) {
-    (void)state;
+/* Quantiles of the values 1..100 are exact, because values below 256 have a bucket each. */
+TEST(quantiles_of_few_values_are_the_right_ones) {
     far_histogram *h = new_histogram();
     for (uint64_t v = 1; v <= 100; v++)
         far_histogram_add(h, v);
@@ -103,8 +99,8 @@ static void quantiles_of_few_values_are_the_right_ones(void **state) {
 }
 
 
-static void merging_is_adding_all_values_to_one(void **state) {
-    (void)state;
+/* Merged histograms equal one histogram with all values. */
+TEST(merging_is_adding_all_values_to_one) {
     far_histogram *one = new_histogram(), *two = new_histogram(), *all = new_histogram(), *none = new_histogram();
     far_random random;
     far_random_seed(&random, 2);
@@ -117,7 +113,7 @@ static void merging_is_adding_all_values_to_one(void **state) {
     far_histogram_merge(none, two);
     assert_memory_equal(none, all, sizeof *all);
     far_histogram_clear(one);
-    far_histogram_merge(none, one); /* an empty one has no minimum to give */
+    far_histogram_merge(none, one); /* an empty histogram has no minimum */
     assert_memory_equal(none, all, sizeof *all);
     free(one);
     free(two);
@@ -126,8 +122,8 @@ static void merging_is_adding_all_values_to_one(void **state) {
 }
 
 
-static void values_come_in_rising_order_with_their_counts(void **state) {
-    (void)state;
+/* The iteration returns each value once, in rising order, with its count. */
+TEST(values_come_in_rising_order_with_their_counts) {
     far_histogram *h = calloc(1, sizeof *h);
     unsigned bucket = 0;
     uint64_t value, count;
@@ -143,8 +139,8 @@ static void values_come_in_rising_order_with_their_counts(void **state) {
 }
 
 
-static void an_empty_histogram_gives_zeroes(void **state) {
-    (void)state;
+/* Quantiles and mean of an empty histogram are 0. */
+TEST(an_empty_histogram_gives_zeroes) {
     far_histogram *h = new_histogram();
     assert_int_equal(far_histogram_quantile(h, 99, 100), 0);
     assert_true(far_histogram_mean(h) == 0);
@@ -154,26 +150,12 @@ static void an_empty_histogram_gives_zeroes(void **state) {
 }
 
 
-static void huge_values_do_not_overflow(void **state) {
-    (void)state;
+/* Values above the largest bucket are counted in it, and mean and maximum remain exact. */
+TEST(huge_values_do_not_overflow) {
     far_histogram *h = new_histogram();
     for (int i = 0; i < 10; i++)
         far_histogram_add(h, UINT64_MAX);
     assert_true(far_histogram_mean(h) == 0x1p64);
     assert_true(far_histogram_quantile(h, 1, 1) == UINT64_MAX);
     free(h);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_kept_within_half_a_percent_from_1_ns_to_1000_s),
-        cmocka_unit_test(quantiles_agree_with_the_sorted_values),
-        cmocka_unit_test(quantiles_of_few_values_are_the_right_ones),
-        cmocka_unit_test(merging_is_adding_all_values_to_one),
-        cmocka_unit_test(values_come_in_rising_order_with_their_counts),
-        cmocka_unit_test(an_empty_histogram_gives_zeroes),
-        cmocka_unit_test(huge_values_do_not_overflow),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

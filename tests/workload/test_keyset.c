@@ -1,12 +1,8 @@
-/* Key sets: no two records have one key, and keys look as their set promises. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+/* Key sets: different records have different keys, and keys have the form that their set promises. */
 #include <stdint.h>
 
-#include <cmocka.h>
-
 #include "farindex.h"
+#include "test.h"
 #include "workload/keyset.h"
 
 #include <stdio.h>
@@ -48,7 +44,7 @@ static int compare_keys(const void *a, const void *b) {
 }
 
 
-/* Keys met so far, by their hashes: 64 bits do not collide by chance with some millions of keys. */
+/* The keys so far, by their hashes. Hashes of 64 bits do not collide by chance among a few million keys. */
 typedef struct met {
     uint64_t places, *table;
 } met;
@@ -81,35 +77,35 @@ static void assert_first_are_unique(const char *spec, uint64_t seed, uint64_t co
 }
 
 
-static void u64_keys_are_unique_over_a_million_records(void **state) {
-    (void)state;
+/* The keys of a million records differ. */
+TEST(u64_keys_are_unique_over_a_million_records) {
     assert_first_are_unique("u64", 1, MILLION);
     assert_first_are_unique("u64", 0, MILLION);
 }
 
 
-static void email_keys_are_unique_over_a_million_records(void **state) {
-    (void)state;
+/* The keys of a million records differ. */
+TEST(email_keys_are_unique_over_a_million_records) {
     assert_first_are_unique("email", 1, MILLION);
     assert_first_are_unique("email", 77, MILLION);
 }
 
 
-static void prefix_keys_are_unique_over_a_million_records(void **state) {
-    (void)state;
+/* The keys of a million records differ. */
+TEST(prefix_keys_are_unique_over_a_million_records) {
     assert_first_are_unique("prefix", 1, MILLION);
     assert_first_are_unique("prefix", 2, MILLION);
 }
 
 
-static void email_keys_are_unique_over_a_whole_block_and_into_the_next(void **state) {
-    (void)state;
+/* Addresses differ also where the high bits of the record number change. */
+TEST(email_keys_are_unique_over_a_whole_block_and_into_the_next) {
     assert_first_are_unique("email", 3, (1u << 24) + (1u << 16));
 }
 
 
-static void keys_of_records_far_apart_are_unique(void **state) {
-    (void)state;
+/* Keys of records with very different numbers differ. */
+TEST(keys_of_records_far_apart_are_unique) {
     static const char *const specs[] = {"u64", "seq", "email", "prefix"};
     for (int s = 0; s < 4; s++) {
         far_keyset *set = open_set(specs[s], 5);
@@ -125,8 +121,8 @@ static void keys_of_records_far_apart_are_unique(void **state) {
 }
 
 
-static void u64_keys_are_spread_evenly(void **state) {
-    (void)state;
+/* Each value of the first byte of a u64 key is about equally frequent. */
+TEST(u64_keys_are_spread_evenly) {
     far_keyset *set = open_set("u64", 9);
     uint32_t first[256] = {0}, last[256] = {0};
     for (uint32_t i = 0; i < MILLION; i++) {
@@ -143,8 +139,8 @@ static void u64_keys_are_spread_evenly(void **state) {
 }
 
 
-static void seq_keys_are_big_endian_record_numbers(void **state) {
-    (void)state;
+/* A seq key is the record number, so keys are sorted by record. */
+TEST(seq_keys_are_big_endian_record_numbers) {
     far_keyset *set = open_set("seq", 4);
     key k = key_of(set, 0x0102030405060708ull);
     assert_int_equal(k.len, 8);
@@ -154,8 +150,8 @@ static void seq_keys_are_big_endian_record_numbers(void **state) {
 }
 
 
-static void keys_of_numbers_have_the_size_that_is_asked_for(void **state) {
-    (void)state;
+/* u64:SIZE and seq:SIZE give keys of this size. */
+TEST(keys_of_numbers_have_the_size_that_is_asked_for) {
     static const char *const wrong[] = {"u64:7", "u64:257", "seq:", "u64:8x", "email:20", "prefix:9"};
     uint8_t plain[FAR_KEY_MAX], sized[FAR_KEY_MAX];
     char error[160];
@@ -176,8 +172,8 @@ static void keys_of_numbers_have_the_size_that_is_asked_for(void **state) {
 }
 
 
-static void email_keys_look_like_addresses_with_the_domain_first(void **state) {
-    (void)state;
+/* Addresses have a domain, '@' and a user part, and the most frequent domain has its share. */
+TEST(email_keys_look_like_addresses_with_the_domain_first) {
     far_keyset *set = open_set("email", 1);
     uint64_t total = 0, gmail = 0, com = 0;
     for (uint32_t i = 0; i < MILLION; i++) {
@@ -199,8 +195,8 @@ static void email_keys_look_like_addresses_with_the_domain_first(void **state) {
 }
 
 
-static void email_keys_of_the_last_records_stay_within_32_bytes(void **state) {
-    (void)state;
+/* The addresses of the largest record numbers have at most 32 bytes. */
+TEST(email_keys_of_the_last_records_stay_within_32_bytes) {
     far_keyset *set = open_set("email", 1);
     uint64_t limit = far_keyset_count_limit(set);
     size_t longest = 0;
@@ -213,8 +209,8 @@ static void email_keys_of_the_last_records_stay_within_32_bytes(void **state) {
 }
 
 
-static void prefix_keys_hold_nuls_and_are_prefixes_of_each_other(void **state) {
-    (void)state;
+/* Keys of the set `prefix` contain NULs and are prefixes of other keys. */
+TEST(prefix_keys_hold_nuls_and_are_prefixes_of_each_other) {
     enum { COUNT = 1000 };
     far_keyset *set = open_set("prefix", 1);
     key *keys = malloc(COUNT * sizeof *keys);
@@ -241,8 +237,8 @@ static void prefix_keys_hold_nuls_and_are_prefixes_of_each_other(void **state) {
 }
 
 
-static void seeds_give_other_keys_and_the_same_seed_the_same(void **state) {
-    (void)state;
+/* Keys depend on the seed and on nothing else. */
+TEST(seeds_give_other_keys_and_the_same_seed_the_same) {
     static const char *const specs[] = {"u64", "email"};
     for (int s = 0; s < 2; s++) {
         far_keyset *one = open_set(specs[s], 1), *again = open_set(specs[s], 1), *two = open_set(specs[s], 2);
@@ -260,8 +256,8 @@ static void seeds_give_other_keys_and_the_same_seed_the_same(void **state) {
 }
 
 
-static void first_thousand_keys_are_the_same_on_every_machine(void **state) {
-    (void)state;
+/* A hash of the first thousand keys equals a constant. */
+TEST(first_thousand_keys_are_the_same_on_every_machine) {
     static const struct {
         const char *spec;
         uint64_t checksum;
@@ -283,7 +279,7 @@ static void first_thousand_keys_are_the_same_on_every_machine(void **state) {
 }
 
 
-/* Opens a key file with the given content; the message of a refusal is left in error. */
+/* Opens a key file with the given content; the message of a refusal is written to `error`. */
 static int open_content(const char *content, size_t len, far_keyset **set, char *error, size_t error_size) {
     char path[] = "/tmp/farindex-keys-XXXXXX", spec[64];
     int fd = mkstemp(path);
@@ -297,8 +293,8 @@ static int open_content(const char *content, size_t len, far_keyset **set, char 
 }
 
 
-static void a_file_gives_its_lines_in_order(void **state) {
-    (void)state;
+/* The keys of a file are its lines in their order. */
+TEST(a_file_gives_its_lines_in_order) {
     static const char content[] = "one\ntwo\0two\n three \nfour";
     far_keyset *set = NULL;
     assert_int_equal(open_content(content, sizeof content - 1, &set, NULL, 0), FAR_OK);
@@ -316,8 +312,8 @@ static void a_file_gives_its_lines_in_order(void **state) {
 }
 
 
-static void a_large_file_is_read_whole(void **state) {
-    (void)state;
+/* Each line of a large file is a key. */
+TEST(a_large_file_is_read_whole) {
     enum { LINES = 200000 };
     char *content = malloc(LINES * 8);
     far_keyset *set = NULL;
@@ -345,8 +341,8 @@ static void assert_content_refused(const char *content, size_t len, const char *
 }
 
 
-static void a_bad_line_is_refused_with_its_number(void **state) {
-    (void)state;
+/* An empty, repeated or too long line is refused, and the message contains its number. */
+TEST(a_bad_line_is_refused_with_its_number) {
     char wide[2 * FAR_KEY_MAX];
     far_keyset *set = NULL;
     assert_content_refused("", 0, "is empty");
@@ -362,8 +358,8 @@ static void a_bad_line_is_refused_with_its_number(void **state) {
 }
 
 
-static void unknown_sets_and_files_are_refused(void **state) {
-    (void)state;
+/* Unknown key sets and missing files return an error and a message. */
+TEST(unknown_sets_and_files_are_refused) {
     far_keyset *set = NULL;
     char error[200] = "";
     assert_int_equal(far_keyset_open("u32", 1, &set, error, sizeof error), FAR_ERR_INVALID);
@@ -375,28 +371,4 @@ static void unknown_sets_and_files_are_refused(void **state) {
     assert_int_equal(far_keyset_open("file:/tmp", 1, &set, error, sizeof error), FAR_ERR_NOT_FOUND);
     assert_null(set);
     far_keyset_close(NULL);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(u64_keys_are_unique_over_a_million_records),
-        cmocka_unit_test(email_keys_are_unique_over_a_million_records),
-        cmocka_unit_test(prefix_keys_are_unique_over_a_million_records),
-        cmocka_unit_test(email_keys_are_unique_over_a_whole_block_and_into_the_next),
-        cmocka_unit_test(keys_of_records_far_apart_are_unique),
-        cmocka_unit_test(u64_keys_are_spread_evenly),
-        cmocka_unit_test(seq_keys_are_big_endian_record_numbers),
-        cmocka_unit_test(keys_of_numbers_have_the_size_that_is_asked_for),
-        cmocka_unit_test(email_keys_look_like_addresses_with_the_domain_first),
-        cmocka_unit_test(email_keys_of_the_last_records_stay_within_32_bytes),
-        cmocka_unit_test(prefix_keys_hold_nuls_and_are_prefixes_of_each_other),
-        cmocka_unit_test(seeds_give_other_keys_and_the_same_seed_the_same),
-        cmocka_unit_test(first_thousand_keys_are_the_same_on_every_machine),
-        cmocka_unit_test(a_file_gives_its_lines_in_order),
-        cmocka_unit_test(a_large_file_is_read_whole),
-        cmocka_unit_test(a_bad_line_is_refused_with_its_number),
-        cmocka_unit_test(unknown_sets_and_files_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

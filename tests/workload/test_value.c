@@ -1,12 +1,8 @@
-/* Values that prove themselves: every flipped bit, torn version and foreign key is found. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+/* Self-checking values: every flipped bit, torn version and value of another key is detected. */
 #include <stdint.h>
 
-#include <cmocka.h>
-
 #include "base/random.h"
+#include "test.h"
 #include "workload/value.h"
 
 #include <stdlib.h>
@@ -16,7 +12,7 @@
 static const size_t large_sizes[] = {63, 64, 65, 100, 255, 256, 1000, 1024, 4099};
 
 
-/* Calls test for every size from `from` to 48 and for some larger ones. */
+/* Calls `test` for every size from `from` to 48, and for some larger sizes. */
 static void for_sizes(size_t from, void (*test)(uint8_t *buffer, size_t size)) {
     uint8_t *buffer = malloc(8192);
     assert_non_null(buffer);
@@ -48,8 +44,8 @@ static void check_round_trip(uint8_t *buffer, size_t size) {
 }
 
 
-static void values_are_recognised_with_their_version_at_every_size(void **state) {
-    (void)state;
+/* `far_value_check` accepts each value that `far_value_fill` made, and returns its version. */
+TEST(values_are_recognised_with_their_version_at_every_size) {
     for_sizes(0, check_round_trip);
     assert_int_equal(far_value_check(NULL, 0, "k", 1, NULL), 1);
 }
@@ -69,8 +65,8 @@ static void check_flips(uint8_t *buffer, size_t size) {
 }
 
 
-static void every_flipped_bit_is_found(void **state) {
-    (void)state;
+/* A value with one changed bit is refused. */
+TEST(every_flipped_bit_is_found) {
     for_sizes(1, check_flips);
 }
 
@@ -85,14 +81,14 @@ static void check_other_key(uint8_t *buffer, size_t size) {
 }
 
 
-static void the_value_of_another_key_is_refused(void **state) {
-    (void)state;
+/* A value of another key is refused. */
+TEST(the_value_of_another_key_is_refused) {
     for_sizes(8, check_other_key);
 }
 
 
-static void small_values_of_another_key_are_refused_mostly(void **state) {
-    (void)state;
+/* Values of a few bytes of another key are refused except by chance. */
+TEST(small_values_of_another_key_are_refused_mostly) {
     uint8_t buffer[8];
     for (size_t size = 1; size < 8; size++) {
         int accepted = 0;
@@ -113,7 +109,7 @@ static void check_torn(uint8_t *buffer, size_t size) {
             far_value_fill(buffer, size, "k", 1, version);
             far_value_fill(other, size, "k", 1, version + 1);
             memcpy(buffer + cut, other + cut, size - cut);
-            /* A last word of a few bytes may be the same in both: then nothing is torn. */
+            /* If the last word has only a few bytes, they may be equal in both versions; then nothing is torn. */
             far_value_fill(other, size, "k", 1, version);
             if (memcmp(buffer, other, size) != 0)
                 assert_int_equal(far_value_check(buffer, size, "k", 1, NULL), 0);
@@ -124,8 +120,8 @@ static void check_torn(uint8_t *buffer, size_t size) {
 }
 
 
-static void a_value_torn_between_versions_is_found(void **state) {
-    (void)state;
+/* A value that contains words of two versions is refused. */
+TEST(a_value_torn_between_versions_is_found) {
     for_sizes(16, check_torn);
 }
 
@@ -138,8 +134,8 @@ static void check_cut(uint8_t *buffer, size_t size) {
 }
 
 
-static void a_value_of_another_size_is_refused(void **state) {
-    (void)state;
+/* A value is refused if it is checked with another size than that with which it was made. */
+TEST(a_value_of_another_size_is_refused) {
     for_sizes(8, check_cut);
 }
 
@@ -153,14 +149,14 @@ static void check_versions_differ(uint8_t *buffer, size_t size) {
 }
 
 
-static void every_word_changes_with_the_version(void **state) {
-    (void)state;
+/* Each word of a value differs between two versions. */
+TEST(every_word_changes_with_the_version) {
     for_sizes(8, check_versions_differ);
 }
 
 
-static void values_are_the_same_on_every_machine(void **state) {
-    (void)state;
+/* A hash of values equals a constant. */
+TEST(values_are_the_same_on_every_machine) {
     uint8_t buffer[1000];
     uint64_t checksum = 0;
     for (size_t size = 0; size < 1000; size++) {
@@ -169,19 +165,4 @@ static void values_are_the_same_on_every_machine(void **state) {
     }
     if (checksum != 0x271deccf409b7dd7ull)
         fail_msg("checksum 0x%llx", (unsigned long long)checksum);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_recognised_with_their_version_at_every_size),
-        cmocka_unit_test(every_flipped_bit_is_found),
-        cmocka_unit_test(the_value_of_another_key_is_refused),
-        cmocka_unit_test(small_values_of_another_key_are_refused_mostly),
-        cmocka_unit_test(a_value_torn_between_versions_is_found),
-        cmocka_unit_test(a_value_of_another_size_is_refused),
-        cmocka_unit_test(every_word_changes_with_the_version),
-        cmocka_unit_test(values_are_the_same_on_every_machine),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

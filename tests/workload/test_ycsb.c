@@ -1,12 +1,8 @@
-/* The workloads of YCSB: mixes, distributions, and records that are read only when their insert is complete. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+/* The workloads of YCSB: mixes, distributions, and that reads use only records with complete inserts. */
 #include <stdint.h>
 
-#include <cmocka.h>
-
 #include "farindex.h"
+#include "test.h"
 #include "workload/ycsb.h"
 
 #include <pthread.h>
@@ -44,8 +40,8 @@ static void start(far_ycsb *ycsb, far_ycsb_stream *stream, const far_ycsb_config
 }
 
 
-static void operations_come_in_the_mix_of_the_workload(void **state) {
-    (void)state;
+/* The shares of operations agree with the workload. */
+TEST(operations_come_in_the_mix_of_the_workload) {
     static const struct {
         far_ycsb_workload workload;
         uint32_t percent[5]; /* get, update, insert, scan, read-modify-write */
@@ -81,8 +77,8 @@ static void operations_come_in_the_mix_of_the_workload(void **state) {
 }
 
 
-static void a_load_inserts_every_record_once_and_ends(void **state) {
-    (void)state;
+/* A load draws each record once and then returns FAR_ERR_NOT_FOUND. */
+TEST(a_load_inserts_every_record_once_and_ends) {
     far_records *records = new_records(0, UINT64_MAX);
     far_ycsb_config config = config_of(FAR_YCSB_LOAD);
     far_ycsb ycsb;
@@ -101,8 +97,8 @@ static void a_load_inserts_every_record_once_and_ends(void **state) {
 }
 
 
-static void scan_lengths_are_uniform_from_1_to_100(void **state) {
-    (void)state;
+/* The lengths of scans are uniform. */
+TEST(scan_lengths_are_uniform_from_1_to_100) {
     far_records *records = new_records(RECORDS, UINT64_MAX);
     far_ycsb_config config = config_of(FAR_YCSB_E);
     far_ycsb ycsb;
@@ -123,8 +119,8 @@ static void scan_lengths_are_uniform_from_1_to_100(void **state) {
 }
 
 
-static void d_reads_the_newest_records_most(void **state) {
-    (void)state;
+/* Workload D reads the newest record with the frequency of the theory. */
+TEST(d_reads_the_newest_records_most) {
     far_records *records = new_records(RECORDS, UINT64_MAX);
     far_ycsb_config config = config_of(FAR_YCSB_D);
     far_ycsb ycsb;
@@ -147,8 +143,8 @@ static void d_reads_the_newest_records_most(void **state) {
 }
 
 
-static void d_never_reads_a_record_whose_insert_is_under_way(void **state) {
-    (void)state;
+/* While one insert does not complete, later records are not read, although their inserts are complete. */
+TEST(d_never_reads_a_record_with_an_unfinished_insert) {
     far_records *records = new_records(100, UINT64_MAX);
     far_ycsb_config config = config_of(FAR_YCSB_D);
     far_ycsb ycsb;
@@ -162,7 +158,7 @@ static void d_never_reads_a_record_whose_insert_is_under_way(void **state) {
             assert_true(op.record < held);
             newest_read = op.record > newest_read ? op.record : newest_read;
         } else if (held == UINT64_MAX) {
-            held = op.record; /* this one hangs; all later ones complete */
+            held = op.record; /* this insert does not complete, all later ones do */
         } else {
             far_records_acknowledge(records, op.record);
         }
@@ -175,8 +171,8 @@ static void d_never_reads_a_record_whose_insert_is_under_way(void **state) {
 }
 
 
-static void the_override_of_the_distribution_is_obeyed(void **state) {
-    (void)state;
+/* The configured distribution replaces that of the workload. */
+TEST(the_override_of_the_distribution_is_obeyed) {
     for (int kind = FAR_DISTRIBUTION_UNIFORM; kind <= FAR_DISTRIBUTION_LATEST; kind++) {
         far_records *records = new_records(RECORDS, UINT64_MAX);
         far_ycsb_config config = config_of(FAR_YCSB_C);
@@ -198,8 +194,8 @@ static void the_override_of_the_distribution_is_obeyed(void **state) {
 }
 
 
-static void acknowledgements_out_of_order_move_the_mark_when_the_gap_closes(void **state) {
-    (void)state;
+/* The number of complete records advances over all finished inserts when the oldest unfinished one ends. */
+TEST(acknowledgements_out_of_order_move_the_mark_when_the_gap_closes) {
     far_records *records = new_records(10, 15);
     uint64_t record = 0;
     for (uint64_t i = 10; i < 15; i++) {
@@ -220,8 +216,8 @@ static void acknowledgements_out_of_order_move_the_mark_when_the_gap_closes(void
 }
 
 
-static void a_full_window_says_busy_and_consumes_nothing(void **state) {
-    (void)state;
+/* If too many inserts are unfinished, FAR_ERR_BUSY is returned, and the next call returns the operation. */
+TEST(a_full_window_returns_busy_and_consumes_nothing) {
     far_records *records = new_records(1, UINT64_MAX);
     far_ycsb_config config = config_of(FAR_YCSB_D);
     far_ycsb ycsb;
@@ -250,13 +246,13 @@ static void a_full_window_says_busy_and_consumes_nothing(void **state) {
 
 typedef struct worker {
     far_ycsb *ycsb;
-    _Atomic uint8_t *done; /* by record: its insert is complete */
+    _Atomic uint8_t *done; /* indexed by record: its insert is complete */
     unsigned number;
     int errors;
 } worker;
 
 
-/* Keeps up to eight inserts under way and completes them in random order. */
+/* Keeps up to eight inserts unfinished and completes them in random order. */
 static void *work(void *argument) {
     worker *w = argument;
     far_ycsb_stream stream;
@@ -284,8 +280,8 @@ static void *work(void *argument) {
 }
 
 
-static void threads_insert_each_record_once_and_read_only_complete_ones(void **state) {
-    (void)state;
+/* Several threads never get the same record for an insert, and never read one with an unfinished insert. */
+TEST(threads_insert_each_record_once_and_read_only_complete_ones) {
     far_records *records = new_records(100, UINT64_MAX);
     far_ycsb_config config = config_of(FAR_YCSB_D);
     far_ycsb ycsb;
@@ -312,8 +308,8 @@ static void threads_insert_each_record_once_and_read_only_complete_ones(void **s
 }
 
 
-static void threads_have_different_streams(void **state) {
-    (void)state;
+/* Streams of different threads differ. */
+TEST(threads_have_different_streams) {
     far_records *records = new_records(RECORDS, UINT64_MAX);
     far_ycsb_config config = config_of(FAR_YCSB_C);
     far_ycsb ycsb;
@@ -333,8 +329,8 @@ static void threads_have_different_streams(void **state) {
 }
 
 
-static void names_and_bad_configurations(void **state) {
-    (void)state;
+/* Workloads are found by name, and configurations that are not valid are refused with a message. */
+TEST(names_and_bad_configurations) {
     far_records *none = new_records(0, UINT64_MAX), *some = new_records(1, UINT64_MAX);
     far_ycsb_config config = config_of(FAR_YCSB_A);
     far_ycsb_workload workload;
@@ -359,8 +355,8 @@ static void names_and_bad_configurations(void **state) {
 }
 
 
-static void first_thousand_operations_are_the_same_on_every_machine(void **state) {
-    (void)state;
+/* A hash of the first thousand operations equals a constant. */
+TEST(first_thousand_operations_are_the_same_on_every_machine) {
     static const uint64_t golden[] = {0x826dd4d6416d5275ull, 0x9b870da6ee051c6dull, 0x23acf4e29f9c4c3bull,
                                       0x989b449bad1abc2ull,  0x21dd5ea8597d4fd5ull, 0x485167d6960755eaull,
                                       0xb87b7a005142b4faull, 0x2bacdf4c9c0693acull};
@@ -386,8 +382,8 @@ static void first_thousand_operations_are_the_same_on_every_machine(void **state
 }
 
 
-static void a_mix_is_read_and_written(void **state) {
-    (void)state;
+/* The text of a mix is parsed, and printed in the same form. */
+TEST(a_mix_is_read_and_written) {
     far_mix mix;
     char text[FAR_MIX_TEXT], error[160];
     assert_int_equal(far_mix_parse("delete=1,get=90,update=5,insert=3,scan=1", &mix, error, sizeof error), FAR_OK);
@@ -397,12 +393,12 @@ static void a_mix_is_read_and_written(void **state) {
     static const char *const wrong[] = {"get=99", "get=101", "get=60,update=60", "", "get", "put=100", "get=50,get=50"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         assert_int_equal(far_mix_parse(wrong[i], &mix, error, sizeof error), FAR_ERR_INVALID);
-    assert_string_equal(far_mix_text(&mix, text), "rmw=100"); /* as it was */
+    assert_string_equal(far_mix_text(&mix, text), "rmw=100"); /* unchanged */
 }
 
 
-static void a_mix_deletes_the_oldest_once_and_reads_what_is_left(void **state) {
-    (void)state;
+/* Deletes take each of the oldest records once, until half of the records are left; gets use the others. */
+TEST(a_mix_deletes_the_oldest_once_and_reads_what_is_left) {
     far_records *records = new_records(1000, UINT64_MAX);
     far_ycsb_config config = config_of(FAR_YCSB_MIX);
     far_ycsb ycsb;
@@ -422,9 +418,9 @@ static void a_mix_deletes_the_oldest_once_and_reads_what_is_left(void **state) {
         if (op.kind == FAR_YCSB_SCAN)
             assert_in_range(op.scan_len, 7, 9);
     }
-    assert_int_equal(deleted, 500); /* the other half stays */
+    assert_int_equal(deleted, 500); /* the other half is not deleted */
     assert_int_equal(far_records_gone(records), 500);
-    for (uint64_t record = 1000; record < 1007; record++) { /* and as many as come may go */
+    for (uint64_t record = 1000; record < 1007; record++) { /* after inserts, as many records may be deleted */
         uint64_t claimed;
         assert_int_equal(far_records_claim(records, UINT64_MAX, &claimed), FAR_OK);
         far_records_acknowledge(records, claimed);
@@ -433,25 +429,4 @@ static void a_mix_deletes_the_oldest_once_and_reads_what_is_left(void **state) {
         assert_int_equal(far_records_claim_oldest(records, &claimed), FAR_ERR_NOT_FOUND);
     }
     free(records);
-}
-
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(operations_come_in_the_mix_of_the_workload),
-        cmocka_unit_test(a_load_inserts_every_record_once_and_ends),
-        cmocka_unit_test(scan_lengths_are_uniform_from_1_to_100),
-        cmocka_unit_test(d_reads_the_newest_records_most),
-        cmocka_unit_test(d_never_reads_a_record_whose_insert_is_under_way),
-        cmocka_unit_test(the_override_of_the_distribution_is_obeyed),
-        cmocka_unit_test(acknowledgements_out_of_order_move_the_mark_when_the_gap_closes),
-        cmocka_unit_test(a_full_window_says_busy_and_consumes_nothing),
-        cmocka_unit_test(threads_insert_each_record_once_and_read_only_complete_ones),
-        cmocka_unit_test(threads_have_different_streams),
-        cmocka_unit_test(names_and_bad_configurations),
-        cmocka_unit_test(a_mix_is_read_and_written),
-        cmocka_unit_test(a_mix_deletes_the_oldest_once_and_reads_what_is_left),
-        cmocka_unit_test(first_thousand_operations_are_the_same_on_every_machine),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Addresses and sockets. */
+/* Parses and resolves addresses of memory nodes, and sets options of TCP sockets (address.h). */
 #define _GNU_SOURCE
 #include "fabric/net/address.h"
 #include "base/error.h"
@@ -15,11 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROBES    3      /* of keepalive, at least */
-#define RTO_LEAST 1000   /* ms: what the kernel takes, */
-#define RTO_MOST  120000 /* and what it does by itself */
+#define PROBES    3      /* smallest number of keepalive probes before a connection ends */
+#define RTO_LEAST 1000   /* smallest value in ms that the kernel accepts for TCP_RTO_MAX_MS */
+#define RTO_MOST  120000 /* default of the kernel in ms */
 
-#ifndef TCP_RTO_MAX_MS /* since Linux 6.15 */
+#ifndef TCP_RTO_MAX_MS /* defined since Linux 6.15 */
 #define TCP_RTO_MAX_MS 44
 #endif
 
@@ -34,13 +34,14 @@ int net_address_parse(const char *text, size_t length, net_address *address, cha
         host_end = memchr(host, ':', length);
         port = host_end ? host_end + 1 : NULL;
         if (port && memchr(port, ':', (size_t)(end - port)))
-            return far_refuse(error, error_size, "'%.*s': an IPv6 address stands in brackets", (int)length, text);
+            return far_refuse(error, error_size, "'%.*s': write an IPv6 address in brackets", (int)length, text);
     }
     if (!port || host_end == host || port == end)
-        return far_refuse(error, error_size, "'%.*s': a memory node is HOST:PORT", (int)length, text);
+        return far_refuse(error, error_size, "'%.*s': the address of a memory node has the form HOST:PORT", (int)length,
+                          text);
     size_t host_length = (size_t)(host_end - host), port_length = (size_t)(end - port);
     if (host_length > NET_HOST_MAX || memchr(host, 0, host_length) || memchr(host, ' ', host_length))
-        return far_refuse(error, error_size, "'%.*s': no such host name can be", (int)length, text);
+        return far_refuse(error, error_size, "'%.*s': not a valid host name", (int)length, text);
     unsigned number = 0;
     for (size_t i = 0; i < port_length && number <= 65535; i++)
         number = port[i] >= '0' && port[i] <= '9' ? number * 10 + (unsigned)(port[i] - '0') : 65536;
@@ -61,7 +62,8 @@ int net_address_resolve(const net_address *address, bool to_listen, net_endpoint
                     *found = NULL;
     int result = getaddrinfo(address->host, address->port, &hints, &found), count = 0;
     if (result != 0)
-        return far_fail(FAR_ERR_UNREACHABLE, "%s: the name is not known: %s", address->text, gai_strerror(result));
+        return far_fail(FAR_ERR_UNREACHABLE, "%s: the host name cannot be resolved: %s", address->text,
+                        gai_strerror(result));
     for (struct addrinfo *one = found; one && count < NET_ENDPOINTS_MAX; one = one->ai_next) {
         memcpy(&endpoints[count].address, one->ai_addr, one->ai_addrlen);
         endpoints[count++].length = one->ai_addrlen;
@@ -90,14 +92,15 @@ void net_endpoint_text(const net_endpoint *endpoint, char text[NET_ADDRESS_MAX])
 }
 
 
-static int at_least_one(unsigned seconds) {
+static int whole_seconds(unsigned seconds) {
     return seconds < 1 ? 1 : (int)seconds;
 }
 
 
-/* The kernel asks a peer that has no room more and more rarely whether it has some again, in the end every two minutes: so late
- * it would be found out that its host is gone. An older kernel does not take this. */
-static void ask_often(int socket, unsigned dead_after_ms) {
+/* Limits the interval between window probes to a quarter of the timeout. The kernel probes a peer with a full receive
+ * buffer at growing intervals, up to two minutes, so the loss of the peer's host would be detected that late. Kernels
+ * before Linux 6.15 refuse the option, and the interval then stays as it is. */
+static void limit_probe_interval(int socket, unsigned dead_after_ms) {
     unsigned most = dead_after_ms / 4;
     most = most < RTO_LEAST ? RTO_LEAST : most > RTO_MOST ? RTO_MOST : most;
     if (setsockopt(socket, IPPROTO_TCP, TCP_RTO_MAX_MS, &most, sizeof(most)) < 0)
@@ -105,24 +108,25 @@ static void ask_often(int socket, unsigned dead_after_ms) {
 }
 
 
-/* The kernel of the peer answers for it as long as its host runs and can be reached, also while it is stopped. */
+/* Keepalive probes detect the loss of the peer's host or of the network path. They do not detect a stopped process,
+ * because the kernel of the peer answers the probes for the process. */
 int net_socket_prepare(int socket, unsigned dead_after_ms) {
     unsigned seconds = dead_after_ms / 1000;
-    int on = 1, idle = at_least_one(seconds / 2), every = at_least_one(seconds / 2 / PROBES),
-        probes = at_least_one((seconds - seconds / 2) / (unsigned)every);
+    int on = 1, idle = whole_seconds(seconds / 2), every = whole_seconds(seconds / 2 / PROBES),
+        probes = whole_seconds((seconds - seconds / 2) / (unsigned)every);
     if (setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0 ||
         setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) < 0 ||
         setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle)) < 0 ||
         setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every)) < 0 ||
         setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes)) < 0)
-        return far_fail(FAR_ERR_UNREACHABLE, "a socket cannot be prepared: %s", strerror(errno));
-    ask_often(socket, dead_after_ms);
+        return far_fail(FAR_ERR_UNREACHABLE, "the options of a socket cannot be set: %s", strerror(errno));
+    limit_probe_interval(socket, dead_after_ms);
     return 0;
 }
 
 
 int net_socket_give_up_after(int socket, unsigned ms) {
     if (setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms)) < 0)
-        return far_fail(FAR_ERR_UNREACHABLE, "a socket cannot be prepared: %s", strerror(errno));
+        return far_fail(FAR_ERR_UNREACHABLE, "the options of a socket cannot be set: %s", strerror(errno));
     return 0;
 }

@@ -1,4 +1,5 @@
-/* Addresses of memory nodes: HOST:PORT, with an IPv6 host in brackets. */
+/* Addresses of memory nodes: parses HOST:PORT (an IPv6 host is written in brackets), resolves host names, and sets the
+ * options of TCP sockets. Clients and the daemon use this. */
 #ifndef FAR_FABRIC_NET_ADDRESS_H
 #define FAR_FABRIC_NET_ADDRESS_H
 
@@ -11,7 +12,7 @@
 
 typedef struct net_address {
     char host[NET_HOST_MAX + 1], port[6];
-    char text[NET_ADDRESS_MAX]; /* as it is shown */
+    char text[NET_ADDRESS_MAX]; /* the address as text, for messages */
 } net_address;
 
 typedef struct net_endpoint {
@@ -21,20 +22,22 @@ typedef struct net_endpoint {
 
 #define NET_ENDPOINTS_MAX 16
 
-/* FAR_ERR_INVALID: malformed; `error` says why. */
+/* Parses `length` characters of `text`. Returns FAR_ERR_INVALID, and the reason in `error`, if the address is
+ * malformed. */
 int net_address_parse(const char *text, size_t length, net_address *address, char *error, size_t error_size);
 
-/* Asks the system what the name stands for. In words when it fails. Returns how many. */
+/* Resolves the host name. Returns the number of endpoints, or a negative error that far_last_error explains. */
 int net_address_resolve(const net_address *address, bool to_listen, net_endpoint endpoints[NET_ENDPOINTS_MAX]);
 
 bool net_endpoint_is_loopback(const net_endpoint *endpoint);
 void net_endpoint_text(const net_endpoint *endpoint, char text[NET_ADDRESS_MAX]);
 
-/* Options of a connection: small messages leave at once; a peer whose kernel does not answer for so long ends it while
- * nothing is under way (net/silence.h). */
+/* Sets the options of a connected socket: small messages are sent without delay, and keepalive ends the connection when
+ * the kernel of the peer has not answered for `dead_after_ms`. Keepalive works only while no data is in flight;
+ * net/silence.h covers the other case. */
 int net_socket_prepare(int socket, unsigned dead_after_ms);
 
-/* ... and a peer that takes nothing of what is sent to it for so long, though its kernel answers. */
+/* Ends the connection when the peer has not accepted sent data for `ms`, even if its kernel still answers. */
 int net_socket_give_up_after(int socket, unsigned ms);
 
 #endif

@@ -1,4 +1,4 @@
-/* Whether a peer's kernel is silent. */
+/* Detects silent peers (silence.h). */
 #define _GNU_SOURCE
 #include "fabric/net/silence.h"
 
@@ -8,25 +8,28 @@
 #include <sys/ioctl.h>
 
 
-/* A socket that cannot be asked has failed: its owner finds that out by its events. */
-net_heard net_silence_ask(int socket) {
+/* Reads the state of a connection from the kernel. If the query fails, the socket itself has failed, which epoll
+ * reports to the socket's owner. Therefore the result is then the same as for a connection without unacknowledged data.
+ */
+net_peer_acks net_peer_acks_read(int socket) {
     struct tcp_info info = {0};
     socklen_t length = sizeof(info);
     int bytes = 0;
     if (ioctl(socket, SIOCOUTQ, &bytes) < 0 || bytes == 0 ||
         getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) < 0)
-        return (net_heard){.all_taken = true};
-    return (net_heard){.asked = info.tcpi_unacked > 0 || info.tcpi_probes > 0, .ago = info.tcpi_last_ack_recv};
+        return (net_peer_acks){.all_acknowledged = true};
+    return (net_peer_acks){.awaits_ack = info.tcpi_unacked > 0 || info.tcpi_probes > 0,
+                           .ms_since_ack = info.tcpi_last_ack_recv};
 }
 
 
-uint64_t net_silence_of(net_silence *silence, const net_heard *heard, uint64_t now) {
-    bool answered = silence->waits && now - silence->since > heard->ago;
-    if (!heard->asked || heard->all_taken) {
-        silence->waits = false;
+uint64_t net_silence_update(net_silence *silence, const net_peer_acks *acks, uint64_t now) {
+    bool answered = silence->is_running && now - silence->since > acks->ms_since_ack;
+    if (!acks->awaits_ack || acks->all_acknowledged) {
+        silence->is_running = false;
         return 0;
     }
-    if (!silence->waits || answered)
-        *silence = (net_silence){.waits = true, .since = now};
+    if (!silence->is_running || answered)
+        *silence = (net_silence){.is_running = true, .since = now};
     return now - silence->since;
 }

@@ -1,33 +1,36 @@
-/* Whether a peer's kernel is silent. A daemon ends a connection whose peer's kernel has not answered for the lease; a process
- * that is only stopped lives, and its kernel answers for it.
+/* Detects silent peers. A peer is silent if its kernel does not answer. The daemon ends a connection when the kernel of
+ * its peer has not answered for the lease. A process that is merely stopped counts as alive, because its kernel still
+ * answers for it.
  *
- * While a connection is idle, keepalive finds that out (net_socket_prepare). While there are bytes that the peer has not
- * taken, it does not. TCP_USER_TIMEOUT would, but it also ends the connection of a stopped process that has no room left
- * for what is sent to it, though its kernel answers every question whether there is room again. So the daemon looks
- * itself, now and then, at connections with such bytes: something of it is unanswered, and nothing was heard since that
- * was first seen.
+ * While a connection is idle, keepalive detects a silent peer (net_socket_prepare). While sent data is not
+ * acknowledged, the kernel sends no keepalive probes. TCP_USER_TIMEOUT would cover this case, but it also ends the
+ * connection of a stopped process with a full receive buffer, although the kernel of that process answers every window
+ * probe. So the daemon itself checks connections with unacknowledged data from time to time. Such a peer is silent
+ * while data or a window probe has been unacknowledged since the first check that saw it, and no acknowledgement has
+ * arrived since then.
  *
- * No clock in here: the caller tells the time (ms), so that tests can tell it too. */
+ * The caller passes the time in ms, so that tests can use a clock of their own. */
 #ifndef FAR_FABRIC_NET_SILENCE_H
 #define FAR_FABRIC_NET_SILENCE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef struct net_heard { /* what the kernel knows of a connection */
-    bool all_taken;        /* the peer's kernel has all bytes that were sent */
-    bool asked;            /* bytes, or a question whether there is room for them, are unanswered */
-    uint64_t ago;          /* ms since the peer's kernel was last heard of */
-} net_heard;
+typedef struct net_peer_acks { /* state of a connection as the local kernel reports it */
+    bool all_acknowledged;     /* the kernel of the peer has acknowledged all bytes sent */
+    bool awaits_ack;           /* data or a window probe is unacknowledged */
+    uint64_t ms_since_ack;     /* ms since the last acknowledgement from the kernel of the peer */
+} net_peer_acks;
 
-typedef struct net_silence { /* zeroed: nothing is unanswered */
-    bool waits;
-    uint64_t since; /* ms: when it was first seen that it waits */
+/* state of the silence detector, one for each connection; all zero: no data is unacknowledged */
+typedef struct net_silence {
+    bool is_running;
+    uint64_t since; /* time in ms of the first check that saw the data that is unacknowledged now */
 } net_silence;
 
-net_heard net_silence_ask(int socket);
+net_peer_acks net_peer_acks_read(int socket);
 
-/* For how many ms the peer has been silent. */
-uint64_t net_silence_of(net_silence *silence, const net_heard *heard, uint64_t now);
+/* Updates the state with a new report of the kernel. Returns for how many ms the peer has been silent. */
+uint64_t net_silence_update(net_silence *silence, const net_peer_acks *acks, uint64_t now);
 
 #endif

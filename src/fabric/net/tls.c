@@ -1,4 +1,4 @@
-/* TLS 1.3 by OpenSSL, over memory: nothing here touches a socket. */
+/* TLS 1.3 by OpenSSL, in memory only; channel.c does the work on the socket (tls.h). */
 #include "fabric/net/tls.h"
 #include "base/error.h"
 #include "farindex.h"
@@ -18,10 +18,10 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
-#define SECRET_MOST  4096
-#define IDENTITY     "farindex"
-#define CIPHER       "TLS_AES_128_GCM_SHA256"
-#define FEED_AT_ONCE (256 << 10)
+#define SECRET_MOST    4096
+#define IDENTITY       "farindex"
+#define CIPHER         "TLS_AES_128_GCM_SHA256"
+#define BYTES_PER_CALL (256 << 10)
 
 struct net_tls_context {
     SSL_CTX *ssl;
@@ -44,9 +44,9 @@ static int fail_with_openssl(const char *what) {
 }
 
 
-/* ---- The secret ---- */
+/* ---- The pre-shared key ---- */
 
-/* The key is a hash of the file, so that a secret of any length can be used. */
+/* Reads the secret file and derives the key. The key is a hash of the file, so that the secret may have any length. */
 static int read_secret(const char *path, unsigned char key[SHA256_DIGEST_LENGTH]) {
     static const char label[] = "farindex pre-shared key 1";
     unsigned char text[sizeof(label) + SECRET_MOST + 1];
@@ -60,7 +60,7 @@ static int read_secret(const char *path, unsigned char key[SHA256_DIGEST_LENGTH]
     if (fstat(fileno(file), &status) < 0 || !S_ISREG(status.st_mode))
         err = far_fail(FAR_ERR_INVALID, "secret: %s is not a file", path);
     else if (status.st_mode & (S_IRWXG | S_IRWXO))
-        err = far_fail(FAR_ERR_INVALID, "secret: others than its owner can use %s (chmod 600)", path);
+        err = far_fail(FAR_ERR_INVALID, "secret: other users than its owner can read %s (chmod 600)", path);
     else
         length = fread(text + sizeof(label), 1, SECRET_MOST + 1, file);
     fclose(file);
@@ -76,8 +76,9 @@ static int read_secret(const char *path, unsigned char key[SHA256_DIGEST_LENGTH]
 }
 
 
-static SSL_SESSION *session_of(SSL *ssl, const net_tls_context *context) {
-    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, (const unsigned char *)"\x13\x01"); /* CIPHER */
+static SSL_SESSION *make_psk_session(SSL *ssl, const net_tls_context *context) {
+    /* 0x1301 is the number of CIPHER in the TLS protocol */
+    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, (const unsigned char *)"\x13\x01");
     SSL_SESSION *session = SSL_SESSION_new();
     if (session && cipher && SSL_SESSION_set1_master_key(session, context->key, sizeof(context->key)) &&
         SSL_SESSION_set_cipher(session, cipher) && SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION))
@@ -87,35 +88,36 @@ static SSL_SESSION *session_of(SSL *ssl, const net_tls_context *context) {
 }
 
 
-static int offer_key(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *id_length, SSL_SESSION **session) {
+static int offer_psk(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *id_length, SSL_SESSION **session) {
     (void)md;
     *id = (const unsigned char *)IDENTITY;
     *id_length = strlen(IDENTITY);
-    *session = session_of(ssl, SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
+    *session = make_psk_session(ssl, SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
     return *session != NULL;
 }
 
 
-static int find_key(SSL *ssl, const unsigned char *id, size_t id_length, SSL_SESSION **session) {
+static int find_psk(SSL *ssl, const unsigned char *id, size_t id_length, SSL_SESSION **session) {
     *session = NULL;
     if (id_length == strlen(IDENTITY) && memcmp(id, IDENTITY, id_length) == 0)
-        *session = session_of(ssl, SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
+        *session = make_psk_session(ssl, SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
     return 1;
 }
 
 
-/* A server without the key could still show a certificate: none is trusted. This server has none to show, so that
- * nothing but the key can succeed; check_peer looks at both. */
+/* Configures authentication by the pre-shared key. Suppose that a server has no key and presents a certificate instead:
+ * the handshake fails, because the client trusts no certificate. Our server has no certificate, so only a handshake
+ * with the key can succeed. check_peer verifies on both sides that the key was used. */
 static int use_secret(net_tls_context *context, const char *path) {
     int err = read_secret(path, context->key);
     if (err < 0)
         return err;
     context->with_key = true;
     if (context->server) {
-        SSL_CTX_set_psk_find_session_callback(context->ssl, find_key);
+        SSL_CTX_set_psk_find_session_callback(context->ssl, find_psk);
     } else {
         SSL_CTX_set_verify(context->ssl, SSL_VERIFY_PEER, NULL);
-        SSL_CTX_set_psk_use_session_callback(context->ssl, offer_key);
+        SSL_CTX_set_psk_use_session_callback(context->ssl, offer_psk);
     }
     return 0;
 }
@@ -123,7 +125,7 @@ static int use_secret(net_tls_context *context, const char *path) {
 
 /* ---- Certificates ---- */
 
-/* OpenSSL's words for a file that is not there are no help. */
+/* Checks the file before OpenSSL does, because OpenSSL's message for a missing file does not help users. */
 static int check_readable(const char *what, const char *path) {
     return access(path, R_OK) == 0
                ? 0
@@ -134,12 +136,12 @@ static int check_readable(const char *what, const char *path) {
 static int use_certificates(net_tls_context *context, const net_tls_config *config) {
     struct stat status;
     if (!config->cert || !config->key || !config->ca)
-        return far_fail(FAR_ERR_INVALID, "cert, key and ca are given together");
+        return far_fail(FAR_ERR_INVALID, "cert, key and ca must be given together");
     if (check_readable("cert", config->cert) < 0 || check_readable("key", config->key) < 0 ||
         check_readable("ca", config->ca) < 0)
         return FAR_ERR_INVALID;
     if (stat(config->key, &status) == 0 && (status.st_mode & (S_IRWXG | S_IRWXO)))
-        return far_fail(FAR_ERR_INVALID, "key: others than its owner can use %s (chmod 600)", config->key);
+        return far_fail(FAR_ERR_INVALID, "key: other users than its owner can read %s (chmod 600)", config->key);
     if (SSL_CTX_use_certificate_chain_file(context->ssl, config->cert) != 1)
         return fail_with_openssl(config->cert);
     if (SSL_CTX_use_PrivateKey_file(context->ssl, config->key, SSL_FILETYPE_PEM) != 1)
@@ -151,7 +153,7 @@ static int use_certificates(net_tls_context *context, const net_tls_config *conf
 }
 
 
-static int set_up(net_tls_context *context, const net_tls_config *config) {
+static int configure_context(net_tls_context *context, const net_tls_config *config) {
     context->ssl = SSL_CTX_new(context->server ? TLS_server_method() : TLS_client_method());
     if (!context->ssl)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for TLS");
@@ -161,7 +163,8 @@ static int set_up(net_tls_context *context, const net_tls_config *config) {
     SSL_CTX_set_session_cache_mode(context->ssl, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_options(context->ssl, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
     SSL_CTX_set_num_tickets(context->ssl, 0);
-    SSL_CTX_set_max_early_data(context->ssl, 0); /* a replayed FAA */
+    /* early data can be replayed, and a replayed FAA would be applied twice */
+    SSL_CTX_set_max_early_data(context->ssl, 0);
     SSL_CTX_set_mode(context->ssl,
                      SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
     return config->secret ? use_secret(context, config->secret) : use_certificates(context, config);
@@ -173,12 +176,12 @@ int net_tls_open(const net_tls_config *config, bool server, net_tls_context **op
     if (!config->secret && !config->cert && !config->key && !config->ca)
         return 0;
     if (config->secret && (config->cert || config->key || config->ca))
-        return far_fail(FAR_ERR_INVALID, "either a secret or certificates, not both");
+        return far_fail(FAR_ERR_INVALID, "give either a secret or certificates, not both");
     net_tls_context *context = calloc(1, sizeof(*context));
     if (!context)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for TLS");
     context->server = server;
-    int err = set_up(context, config);
+    int err = configure_context(context, config);
     if (err < 0) {
         net_tls_close(context);
         return err;
@@ -197,9 +200,9 @@ void net_tls_close(net_tls_context *context) {
 }
 
 
-/* ---- A session ---- */
+/* ---- Sessions ---- */
 
-static bool name_host(SSL *ssl, const char *host) {
+static bool set_expected_host(SSL *ssl, const char *host) {
     if (SSL_set_tlsext_host_name(ssl, host) != 1)
         return false;
     X509_VERIFY_PARAM *param = SSL_get0_param(ssl);
@@ -229,7 +232,7 @@ net_tls *net_tls_new(net_tls_context *context, const char *host) {
         SSL_set_accept_state(tls->ssl);
     else
         SSL_set_connect_state(tls->ssl);
-    if (!context->server && !context->with_key && !name_host(tls->ssl, host)) {
+    if (!context->server && !context->with_key && !set_expected_host(tls->ssl, host)) {
         net_tls_free(tls);
         return NULL;
     }
@@ -245,33 +248,34 @@ void net_tls_free(net_tls *tls) {
 }
 
 
-size_t net_tls_feed(net_tls *tls, const char *raw, size_t bytes) {
+size_t net_tls_put_received(net_tls *tls, const char *raw, size_t bytes) {
     BIO *in = SSL_get_rbio(tls->ssl);
-    if (bytes == 0 || BIO_ctrl_pending(in) >= FEED_AT_ONCE)
+    if (bytes == 0 || BIO_ctrl_pending(in) >= BYTES_PER_CALL)
         return 0;
-    int put = BIO_write(in, raw, (int)(bytes < FEED_AT_ONCE ? bytes : FEED_AT_ONCE));
+    int put = BIO_write(in, raw, (int)(bytes < BYTES_PER_CALL ? bytes : BYTES_PER_CALL));
     return put > 0 ? (size_t)put : 0;
 }
 
 
-/* What most likely is wrong, where OpenSSL's reason would not tell a user. NULL: nothing is known. */
-static const char *hint_of(const net_tls *tls, int reason) {
+/* Returns the most likely cause of a failed handshake, where the reason of OpenSSL does not help users; NULL: no better
+ * text is known. */
+static const char *likely_cause(const net_tls *tls, int reason) {
     bool with_key = tls->context->with_key;
     if (reason == SSL_R_WRONG_VERSION_NUMBER)
-        return "the other side speaks no TLS: has it no secret or certificate?";
+        return "the other side does not use TLS: does it lack the secret or certificate?";
     if (with_key && reason == SSL_R_CERTIFICATE_VERIFY_FAILED)
-        return "the other side shows a certificate: it has no secret?";
+        return "the other side uses a certificate: does it lack the secret?";
     if (with_key && !SSL_is_init_finished(tls->ssl))
-        return "not the same secret on both sides?";
-    if (!with_key && reason >= SSL_AD_REASON_OFFSET) /* what the other side said */
-        return "the other side does not accept this side's certificate?";
+        return "do both sides have the same secret?";
+    if (!with_key && reason >= SSL_AD_REASON_OFFSET) /* true if the failure is an alert that the other side has sent */
+        return "does the other side reject this certificate?";
     return NULL;
 }
 
 
 static int fail_session(net_tls *tls) {
     unsigned long code = ERR_peek_last_error();
-    const char *reason = ERR_reason_error_string(code), *hint = hint_of(tls, ERR_GET_REASON(code));
+    const char *reason = ERR_reason_error_string(code), *hint = likely_cause(tls, ERR_GET_REASON(code));
     long verified = SSL_get_verify_result(tls->ssl);
     if (hint)
         snprintf(tls->why, sizeof(tls->why), "the TLS handshake failed: %s (%s)", hint, reason ? reason : "closed");
@@ -284,14 +288,15 @@ static int fail_session(net_tls *tls) {
 }
 
 
-/* What a call of OpenSSL came to: 0 if it only has to wait for more bytes, -1 if it failed. */
-static int result_of(net_tls *tls, int result) {
+/* Examines the result of an OpenSSL call that returned no bytes. Returns 0 if the call only needs more bytes, -1 if it
+ * failed. */
+static int check_openssl_result(net_tls *tls, int result) {
     int error = SSL_get_error(tls->ssl, result);
     return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? 0 : fail_session(tls);
 }
 
 
-/* With a key, the handshake must have been one with that key. */
+/* Returns -1 if the handshake is complete but did not use the pre-shared key that this side requires. */
 static int check_peer(net_tls *tls) {
     if (SSL_is_init_finished(tls->ssl) && tls->context->with_key && !SSL_session_reused(tls->ssl)) {
         snprintf(tls->why, sizeof(tls->why), "the TLS handshake failed: the peer did not use the secret");
@@ -301,57 +306,57 @@ static int check_peer(net_tls *tls) {
 }
 
 
-int net_tls_unseal(net_tls *tls, char *to, size_t room) {
+int net_tls_decrypt(net_tls *tls, char *to, size_t room) {
     ERR_clear_error();
-    int got = SSL_read(tls->ssl, to, (int)(room < FEED_AT_ONCE ? room : FEED_AT_ONCE));
+    int got = SSL_read(tls->ssl, to, (int)(room < BYTES_PER_CALL ? room : BYTES_PER_CALL));
     if (check_peer(tls) < 0)
         return -1;
-    return got > 0 ? got : result_of(tls, got);
+    return got > 0 ? got : check_openssl_result(tls, got);
 }
 
 
-int net_tls_seal(net_tls *tls, const char *from, size_t bytes) {
+int net_tls_encrypt(net_tls *tls, const char *from, size_t bytes) {
     ERR_clear_error();
     if (!SSL_is_init_finished(tls->ssl)) {
         int done = SSL_do_handshake(tls->ssl);
         if (done != 1)
-            return result_of(tls, done);
+            return check_openssl_result(tls, done);
     }
     if (check_peer(tls) < 0)
         return -1;
-    int put = SSL_write(tls->ssl, from, (int)(bytes < FEED_AT_ONCE ? bytes : FEED_AT_ONCE));
-    return put > 0 ? put : result_of(tls, put);
+    int put = SSL_write(tls->ssl, from, (int)(bytes < BYTES_PER_CALL ? bytes : BYTES_PER_CALL));
+    return put > 0 ? put : check_openssl_result(tls, put);
 }
 
 
-size_t net_tls_sealed_bytes(const net_tls *tls) {
+size_t net_tls_encrypted_bytes(const net_tls *tls) {
     return BIO_ctrl_pending(SSL_get_wbio(tls->ssl));
 }
 
 
-size_t net_tls_take_sealed(net_tls *tls, char *to, size_t room) {
+size_t net_tls_take_encrypted(net_tls *tls, char *to, size_t room) {
     int got = BIO_read(SSL_get_wbio(tls->ssl), to, (int)room);
     return got > 0 ? (size_t)got : 0;
 }
 
 
-bool net_tls_is_greeted(const net_tls *tls) {
+bool net_tls_handshake_is_done(const net_tls *tls) {
     return SSL_is_init_finished(tls->ssl);
 }
 
 
-const char *net_tls_why(const net_tls *tls) {
+const char *net_tls_error(const net_tls *tls) {
     return tls->why;
 }
 
-#else /* a build without OpenSSL: no session is ever made */
+#else /* a build without OpenSSL: no session is ever created */
 
 int net_tls_open(const net_tls_config *config, bool server, net_tls_context **opened) {
     (void)server;
     *opened = NULL;
     if (!config->secret && !config->cert && !config->key && !config->ca)
         return 0;
-    return far_fail(FAR_ERR_UNSUPPORTED, "this build has no TLS: it was made without OpenSSL (libssl-dev)");
+    return far_fail(FAR_ERR_UNSUPPORTED, "this build has no TLS because it was made without OpenSSL (libssl-dev)");
 }
 
 
@@ -371,43 +376,43 @@ void net_tls_free(net_tls *tls) {
 }
 
 
-size_t net_tls_feed(net_tls *tls, const char *raw, size_t bytes) {
+size_t net_tls_put_received(net_tls *tls, const char *raw, size_t bytes) {
     (void)tls, (void)raw, (void)bytes;
     return 0;
 }
 
 
-int net_tls_unseal(net_tls *tls, char *to, size_t room) {
+int net_tls_decrypt(net_tls *tls, char *to, size_t room) {
     (void)tls, (void)to, (void)room;
     return -1;
 }
 
 
-int net_tls_seal(net_tls *tls, const char *from, size_t bytes) {
+int net_tls_encrypt(net_tls *tls, const char *from, size_t bytes) {
     (void)tls, (void)from, (void)bytes;
     return -1;
 }
 
 
-size_t net_tls_sealed_bytes(const net_tls *tls) {
+size_t net_tls_encrypted_bytes(const net_tls *tls) {
     (void)tls;
     return 0;
 }
 
 
-size_t net_tls_take_sealed(net_tls *tls, char *to, size_t room) {
+size_t net_tls_take_encrypted(net_tls *tls, char *to, size_t room) {
     (void)tls, (void)to, (void)room;
     return 0;
 }
 
 
-bool net_tls_is_greeted(const net_tls *tls) {
+bool net_tls_handshake_is_done(const net_tls *tls) {
     (void)tls;
     return false;
 }
 
 
-const char *net_tls_why(const net_tls *tls) {
+const char *net_tls_error(const net_tls *tls) {
     (void)tls;
     return "no TLS";
 }

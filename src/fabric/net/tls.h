@@ -1,34 +1,41 @@
-/* TLS 1.3 over bytes that others carry: a pre-shared key from a file, or certificates of both sides. A build without
- * OpenSSL has none of it: net_tls_open then says so. */
+/* TLS 1.3 with a pre-shared key from a file, or with certificates of both sides. A session encrypts and decrypts bytes
+ * in memory; channel.c moves them from and to the socket. In a build without OpenSSL, net_tls_open fails with a
+ * message. */
 #ifndef FAR_FABRIC_NET_TLS_H
 #define FAR_FABRIC_NET_TLS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#define NET_SECRET_LEAST 32 /* bytes */
+#define NET_SECRET_LEAST 32 /* smallest size of a secret in bytes */
 
-typedef struct net_tls_config { /* names of files, or NULL; either secret, or all others */
+/* Names of files; NULL: not given. Either `secret` alone is given, or the three files of the certificates together. */
+typedef struct net_tls_config {
     const char *secret, *cert, *key, *ca;
 } net_tls_config;
 
-typedef struct net_tls_context net_tls_context; /* shared by sessions, of one side */
-typedef struct net_tls net_tls;                 /* one session */
+typedef struct net_tls_context net_tls_context; /* configuration of one side, shared by its sessions */
+typedef struct net_tls net_tls;                 /* one TLS session */
 
-/* *context stays NULL when the configuration names nothing. In words when it fails. */
+/* Reads the files. *context stays NULL when the configuration names no file. An error is explained in far_last_error.
+ */
 int net_tls_open(const net_tls_config *config, bool server, net_tls_context **context);
-void net_tls_close(net_tls_context *context); /* NULL is fine */
+void net_tls_close(net_tls_context *context); /* frees the context; NULL is allowed */
 
-/* host: whom the certificate must name; NULL at the server. */
+/* `host` is the name that the certificate of the server must contain; NULL on the server. Returns NULL if there is no
+ * memory. */
 net_tls *net_tls_new(net_tls_context *context, const char *host);
-void net_tls_free(net_tls *tls); /* NULL is fine */
+void net_tls_free(net_tls *tls); /* frees the session; NULL is allowed */
 
-size_t net_tls_feed(net_tls *tls, const char *raw, size_t bytes); /* from the wire; returns how many were taken */
-int net_tls_unseal(net_tls *tls, char *to, size_t room);          /* 0: nothing yet; -1: failed */
-int net_tls_seal(net_tls *tls, const char *from, size_t bytes);   /* 0: not yet; -1: failed */
-size_t net_tls_sealed_bytes(const net_tls *tls);                  /* to be put on the wire */
-size_t net_tls_take_sealed(net_tls *tls, char *to, size_t room);
-bool net_tls_is_greeted(const net_tls *tls); /* the handshake is over, and the peer has proved who it is */
-const char *net_tls_why(const net_tls *tls);
+/* adds received bytes; returns how many were accepted */
+size_t net_tls_put_received(net_tls *tls, const char *raw, size_t bytes);
+/* returns the number of decrypted bytes; 0: none yet; -1: the session has failed */
+int net_tls_decrypt(net_tls *tls, char *to, size_t room);
+/* returns the number of bytes encrypted; 0: not possible yet; -1: the session has failed */
+int net_tls_encrypt(net_tls *tls, const char *from, size_t bytes);
+size_t net_tls_encrypted_bytes(const net_tls *tls); /* number of encrypted bytes that must be sent */
+size_t net_tls_take_encrypted(net_tls *tls, char *to, size_t room);
+bool net_tls_handshake_is_done(const net_tls *tls); /* the handshake is complete and has authenticated the peer */
+const char *net_tls_error(const net_tls *tls);
 
 #endif

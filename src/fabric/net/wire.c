@@ -1,14 +1,15 @@
-/* Messages as bytes: lengths and bounds. */
+/* Checks lengths of messages, and encodes and decodes verbs (wire.h). */
 #include "fabric/net/wire.h"
 
-#define VARIABLE 0xffffu /* any length: checked by whoever reads it */
+/* marks a message type whose body may have any length; the function that handles the message checks the length */
+#define VARIABLE 0xffffu
 
-typedef struct shape {
-    uint16_t fixed, each; /* bytes of the body: fixed + count * each */
+typedef struct message_layout {
+    uint16_t fixed, each; /* length of the body in bytes: fixed + count * each */
     bool to_client;
-} shape;
+} message_layout;
 
-static const shape shapes[NET_TYPES] = {
+static const message_layout layouts[NET_TYPES] = {
     [NET_HELLO] = {sizeof(net_hello), 0, false},
     [NET_WELCOME] = {sizeof(net_welcome), 0, true},
     [NET_REFUSED] = {VARIABLE, 0, true},
@@ -18,29 +19,29 @@ static const shape shapes[NET_TYPES] = {
     [NET_CLAIMED] = {sizeof(net_claimed), 0, true},
     [NET_RELEASE] = {0, 0, false},
     [NET_RELEASED] = {0, 0, true},
-    [NET_ASK] = {0, sizeof(net_claim), false},
-    [NET_TOLD] = {0, sizeof(net_told), true},
-    [NET_CUT] = {0, sizeof(net_claim), false},
-    [NET_IS_CUT] = {0, 0, true},
+    [NET_QUERY] = {0, sizeof(net_claim), false},
+    [NET_LIVENESS] = {0, sizeof(net_liveness), true},
+    [NET_FENCE] = {0, sizeof(net_claim), false},
+    [NET_FENCED] = {0, 0, true},
     [NET_EVICT] = {sizeof(net_claim), 0, false},
-    [NET_EVICTED] = {sizeof(net_told), 0, true},
+    [NET_EVICTED] = {sizeof(net_liveness), 0, true},
     [NET_BATCH] = {VARIABLE, 0, false},
     [NET_RESULTS] = {VARIABLE, 0, true},
     [NET_PING] = {0, 0, false},
     [NET_PONG] = {0, 0, true},
-    [NET_LISTEN] = {0, 0, false},
-    [NET_RING] = {0, 0, false},
-    [NET_NOTE] = {sizeof(net_claim), 0, true},
+    [NET_SUBSCRIBE] = {0, 0, false},
+    [NET_NOTIFY_ALL] = {0, 0, false},
+    [NET_NOTIFICATION] = {sizeof(net_claim), 0, true},
     [NET_BYE] = {0, 0, false},
     [NET_STATUS] = {0, 0, false},
     [NET_STATE] = {sizeof(net_state), 0, true},
-    [NET_QUEUE] = {0, 0, false},
-    [NET_QUEUED] = {sizeof(net_queued), 0, true},
-    [NET_PLACES] = {sizeof(net_places), 0, false},
-    [NET_PLACED] = {sizeof(net_placed), 0, true},
+    [NET_QUEUE_PAIR] = {0, 0, false},
+    [NET_QUEUE_PAIR_OFFER] = {sizeof(net_queue_pair_offer), 0, true},
+    [NET_NUMA_QUERY] = {sizeof(net_numa_query), 0, false},
+    [NET_NUMA_NODES] = {sizeof(net_numa_nodes), 0, true},
     [NET_RECORD] = {sizeof(net_record), 0, false},
     [NET_RECORDED] = {0, 0, true},
-    [NET_I_AM] = {sizeof(far_name), 0, false},
+    [NET_IDENTITY] = {sizeof(far_name), 0, false},
     [NET_NAME] = {sizeof(net_claim), 0, false},
     [NET_NAMED] = {sizeof(far_name), 0, true},
 };
@@ -57,10 +58,10 @@ int64_t net_message_length(const char *bytes, size_t count) {
 }
 
 
-bool net_message_is_sound(const net_head *head, bool to_client) {
-    if (head->type == 0 || head->type >= NET_TYPES || shapes[head->type].to_client != to_client)
+bool net_message_is_valid(const net_head *head, bool to_client) {
+    if (head->type == 0 || head->type >= NET_TYPES || layouts[head->type].to_client != to_client)
         return false;
-    const shape *s = &shapes[head->type];
+    const message_layout *s = &layouts[head->type];
     uint32_t body = head->length - NET_HEAD_BYTES;
     if (head->type == NET_REFUSED)
         return body <= NET_TEXT_MAX && head->count == 0;
@@ -124,18 +125,18 @@ int net_verb_get(const char **at, const char *end, uint64_t node_bytes, net_verb
 }
 
 
-int64_t net_batch_check(const char *body, size_t length, unsigned count, uint64_t node_bytes, bool *changes_beyond) {
+int64_t net_batch_check(const char *body, size_t length, unsigned count, uint64_t node_bytes, bool *needs_claim) {
     const char *at = body, *end = body + length;
     net_verb verb;
     uint64_t results = 0;
     unsigned seen = 0;
     int got;
-    *changes_beyond = false;
+    *needs_claim = false;
     while ((got = net_verb_get(&at, end, node_bytes, &verb)) > 0) {
         seen++;
         results += net_result_bytes(verb.kind, verb.length);
-        if (verb.kind != FAR_READ && verb.offset + verb.length > NET_FREE_BYTES)
-            *changes_beyond = true;
+        if (verb.kind != FAR_READ && verb.offset + verb.length > NET_UNCLAIMED_WRITE_BYTES)
+            *needs_claim = true;
     }
     if (got < 0 || seen != count || seen == 0 || results > NET_MESSAGE_MAX - NET_HEAD_BYTES)
         return -1;

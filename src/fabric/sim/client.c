@@ -1,4 +1,6 @@
-/* Simulated threads, and the virtual host through which they wait and ask for the time. */
+/* Simulated clients are coroutines with a stack of their own. They run, sleep, park and stop in virtual time. The
+ * second half of the file implements `far_host_ops` for simulated compute nodes, so that the library reads virtual
+ * time, parks and starts its threads through the simulator. The event loop (world.c) calls `sim_client_resume`. */
 #include "base/error.h"
 #include "base/sanitizer.h"
 #include "fabric/sim/sim_internal.h"
@@ -8,7 +10,7 @@
 #include <string.h>
 
 #if FAR_ASAN || FAR_TSAN
-#define STACK_BYTES (4 * SIM_STACK_BYTES) /* stack frames are larger with a sanitizer */
+#define STACK_BYTES (4 * SIM_STACK_BYTES) /* Sanitizers make stack frames larger, so clients need larger stacks. */
 #else
 #define STACK_BYTES SIM_STACK_BYTES
 #endif
@@ -21,9 +23,9 @@ static void client_main(void *arg) {
     client->run(client->arg);
     sim_trace(world, SIM_TRACE_END, client, NULL, 0);
     client->state = SIM_ENDED;
-    client->wakes++;
-    world->live -= !client->background;
-    world->summary_due = true;
+    client->wake_generation++;
+    world->unfinished_clients -= !client->background;
+    world->states_changed = true;
     sim_rules_free(client);
     sim_unpark(world, &client->ended_parker);
     far_context_exit(world->loop);
@@ -58,13 +60,13 @@ far_sim_client *sim_client_new(sim_node *node, const char *name, void (*run)(voi
     else
         world->clients = client;
     world->clients_last = client;
-    world->live += !background;
+    world->unfinished_clients += !background;
     sim_client_wake(client, world->now);
     return client;
 }
 
 
-static void keep_context(far_sim_world *world, far_context *context) {
+static void cache_context(far_sim_world *world, far_context *context) {
     if (world->idle_count == world->idle_capacity) {
         size_t capacity = world->idle_capacity ? world->idle_capacity * 2 : 16;
         far_context **contexts = realloc(world->idle_contexts, capacity * sizeof *contexts);
@@ -99,21 +101,22 @@ void sim_clients_free(far_sim_world *world) {
 
 bool sim_client_may_run(const far_sim_client *client) {
     const far_sim_world *world = client->world;
-    return client->background || sim_client_dead(client) || world->scope == SIM_SCOPE_ALL ||
+    return client->background || sim_client_has_failed(client) || world->scope == SIM_SCOPE_ALL ||
            (world->scope == SIM_SCOPE_ONE && world->scope_client == client);
 }
 
 
-/* A wait may be woken several times: the first wake-up ends it, the others are stale by then. */
+/* Schedules the client to resume at the given time. A parked client may get several such events. The first event ends
+ * the wait and increments `wake_generation`, so the event loop drops the other events as stale. */
 void sim_client_wake(far_sim_client *client, uint64_t time) {
-    sim_push(client->world, time, SIM_RESUME, client, client->wakes);
+    sim_push_event(client->world, time, SIM_RESUME, client, client->wake_generation);
 }
 
 
-void sim_release_ready(far_sim_world *world) {
+void sim_wake_skipped_clients(far_sim_world *world) {
     for (far_sim_client *client = world->clients; client; client = client->next)
-        if (client->ready && sim_client_may_run(client)) {
-            client->ready = false;
+        if (client->skipped && sim_client_may_run(client)) {
+            client->skipped = false;
             sim_client_wake(client, world->now);
         }
 }
@@ -121,28 +124,29 @@ void sim_release_ready(far_sim_world *world) {
 
 void sim_client_resume(far_sim_client *client) {
     far_sim_world *world = client->world;
-    client->wakes++;
+    client->wake_generation++;
     if (!sim_client_may_run(client)) {
-        client->ready = true;
+        client->skipped = true;
         return;
     }
-    client->ready = client->woken = false;
+    client->skipped = client->woken = false;
     client->state = SIM_RUNNING;
     world->running = client;
     far_context_switch(client->resume_at);
     world->running = &world->outside;
     if (client->state == SIM_ENDED)
-        keep_context(world, client->context);
+        cache_context(world, client->context);
 }
 
 
-/* Goes back to the event loop. The client may be inside a coroutine of its session: it goes on there when it is resumed. */
-static void leave(far_sim_client *client, sim_client_state state) {
+/* Suspends the calling client and switches to the event loop. The client may be inside a coroutine of its session; it
+ * continues at the same place when it is resumed. */
+static void switch_to_loop(far_sim_client *client, sim_client_state state) {
     far_sim_world *world = client->world;
     client->state = (uint8_t)state;
     client->resume_at = far_context_current();
     if (client->held)
-        world->summary_due = true;
+        world->states_changed = true;
     far_context_switch(world->loop);
 }
 
@@ -151,26 +155,27 @@ void sim_sleep_until(far_sim_world *world, uint64_t time) {
     far_sim_client *client = world->running;
     if (time <= world->now)
         return;
-    sim_drop_stale(world);
+    sim_drop_stale_events(world);
     if ((!world->heap.count || world->heap.events[0].time > time) && time <= world->bound && world->depth) {
-        world->now = time; /* nobody else has anything to do meanwhile */
+        /* No event is due before that time, so the clock can advance without a switch to the event loop. */
+        world->now = time;
         return;
     }
     if (sim_is_outside(client)) {
-        sim_run_outside(world, NULL, time);
+        sim_wait_outside(world, NULL, time);
         return;
     }
     sim_client_wake(client, time);
-    leave(client, SIM_SLEEPING);
+    switch_to_loop(client, SIM_SLEEPING);
 }
 
 
-void sim_stop(far_sim_client *client, const char *where) {
+void sim_stop_client(far_sim_client *client, const char *where) {
     far_sim_world *world = client->world;
     client->where = where;
     sim_trace(world, SIM_TRACE_STOP, client, where, 0);
-    world->summary_due = true;
-    leave(client, SIM_STOPPED);
+    world->states_changed = true;
+    switch_to_loop(client, SIM_STOPPED);
 }
 
 
@@ -190,18 +195,19 @@ void sim_park(far_sim_world *world, far_parker *parker, uint64_t until_ns) {
     if (atomic_exchange_explicit(&parker->token, 0, memory_order_relaxed))
         return;
     if (sim_is_outside(client)) {
-        sim_run_outside(world, &parker->token, until);
+        sim_wait_outside(world, &parker->token, until);
     } else {
         if (until <= world->now)
-            until = world->now + 10 * SIM_PS; /* a client that waits in a loop must not stop virtual time */
+            /* A client that polls in a loop with a deadline in the past must not stop virtual time. */
+            until = world->now + 10 * SIM_PS;
         parker->waiter = client;
         client->until = until;
         if (until != SIM_NEVER)
             sim_client_wake(client, until);
-        leave(client, SIM_PARKED);
+        switch_to_loop(client, SIM_PARKED);
         client->until = SIM_NEVER;
         parker->waiter = NULL;
-        sim_fault_stall(client);
+        sim_fault_maybe_stall(client);
     }
     atomic_store_explicit(&parker->token, 0, memory_order_relaxed);
 }
@@ -210,7 +216,7 @@ void sim_park(far_sim_world *world, far_parker *parker, uint64_t until_ns) {
 void sim_unpark(far_sim_world *world, far_parker *parker) {
     far_sim_client *client = parker->waiter;
     atomic_store_explicit(&parker->token, 1, memory_order_relaxed);
-    if (client && client->state == SIM_PARKED && !client->woken && !client->ready) {
+    if (client && client->state == SIM_PARKED && !client->woken && !client->skipped) {
         client->woken = true;
         sim_client_wake(client, world->now);
     }
@@ -311,7 +317,7 @@ void far_sim_sleep(far_sim_world *world, uint64_t ns) {
 
 static const char *state_text(const far_sim_client *client) {
     static const char *const names[] = {"waits", "sleeps", "stopped", "runs", "ended"};
-    return client->ready ? "not run" : names[client->state];
+    return client->skipped ? "left out of this run" : names[client->state];
 }
 
 
@@ -320,7 +326,7 @@ void far_sim_print_state(const far_sim_world *world, FILE *file) {
         if (c->state == SIM_ENDED)
             continue;
         fprintf(file, "  client %u %s (compute node %u%s): %s", c->number, c->name, c->node->number,
-                c->node->dead ? ", dead" : "", state_text(c));
+                c->node->failed ? ", killed" : "", state_text(c));
         if (c->state == SIM_PARKED && c->until != SIM_NEVER)
             fprintf(file, " until %llu", (unsigned long long)(c->until / SIM_PS));
         if (c->where)
@@ -333,5 +339,5 @@ void far_sim_print_state(const far_sim_world *world, FILE *file) {
                     (unsigned long long)v->index, sim_verb_name(v->verb.kind), v->node,
                     (unsigned long long)far_addr_offset(v->verb.addr), v->verb.length, v->label ? v->label : "",
                     v->state == SIM_HELD || v->state == SIM_DONE_HELD ? " held" : "",
-                    v->state == SIM_BLOCKED ? " behind a held one" : "");
+                    v->state == SIM_BLOCKED ? " waits for a held verb" : "");
 }

@@ -1,4 +1,5 @@
-/* What a world's NICs are set to, for reports. */
+/* `far_sim_model_of` returns the parameters of the NICs of a world, for programs that print them together with results.
+ */
 #include "fabric/sim/model.h"
 #include "fabric/sim/sim_internal.h"
 

@@ -1,4 +1,5 @@
-/* What a world's NICs are set to, for those who report results. */
+/* The parameters of the NICs of a simulated world (the cost model), for programs that print them together with results.
+ */
 #ifndef FAR_FABRIC_SIM_MODEL_H
 #define FAR_FABRIC_SIM_MODEL_H
 
@@ -7,7 +8,7 @@
 typedef struct far_sim_model {
     const char *preset;
     double read_mops, write_mops, atomic_mops, word_mops;
-    double bandwidth_gbps; /* gigabytes per second, each way */
+    double bandwidth_gbps; /* gigabytes per second in each direction */
     double rtt_read_us, rtt_write_us, rtt_atomic_us;
     uint64_t outstanding, cpu_doorbell_ns, cpu_verb_ns, cpu_completion_ns;
 } far_sim_model;

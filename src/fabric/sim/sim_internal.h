@@ -1,52 +1,57 @@
-/* Inside the simulator. Times are picoseconds here, nanoseconds in every interface. Objects refer to each other by
- * pointers, but nothing that decides a run looks at a pointer's value: lists keep the order of creation, ties in time
- * go by sequence number. */
+/* Types and functions that the files of the simulator share. Times are picoseconds here and nanoseconds in the
+ * interfaces. Objects refer to each other by pointers, but no decision of a run depends on the value of a pointer:
+ * lists keep the order of creation, and events at the same time run in the order of their sequence numbers. So a run is
+ * the same on every machine. */
 #ifndef FAR_FABRIC_SIM_SIM_INTERNAL_H
 #define FAR_FABRIC_SIM_SIM_INTERNAL_H
 
 #include "base/coroutine.h"
 #include "base/random.h"
-#include "fabric/net/node_table.h"
+#include "fabric/node/node_table.h"
 #include "fabric/sim/sim.h"
 
 #define SIM_PS          ((uint64_t)1000) /* picoseconds in a nanosecond */
 #define SIM_NEVER       UINT64_MAX
 #define SIM_STACK_BYTES (256u << 10)
-#define SIM_PARTS_MAX   16 /* instants over which one torn verb is spread */
+#define SIM_PARTS_MAX   16 /* number of instants at most over which the effect of a torn verb is spread */
 #define SIM_ERRORS_KEPT 16
-#define SIM_TRACE_KEPT  4096 /* a power of two */
+#define SIM_TRACE_KEPT  4096 /* number of trace records that are kept for printing; a power of two */
 
 typedef struct sim_conn sim_conn;
 typedef struct sim_node sim_node;
 typedef struct sim_verb sim_verb;
 typedef struct sim_rule sim_rule;
 
-/* What the watch knows of 16 bytes, or of 64 KiB of which it knows the same. */
-typedef struct sim_granule {
-    uint64_t retired; /* the clock when its last life ended, by being retired */
-    uint64_t reused;  /* `retired` when the present life began: older pins must not touch it */
+/* What the memory checker records about a cell of 16 bytes. A sim_chunk covers 64 KiB; it has an array of cells only if
+ * their contents differ. */
+typedef struct sim_cell {
+    uint64_t retired; /* value of the checker's clock when the memory was last retired */
+    /* Value of `retired` when the memory was last allocated. An operation with an older pin must no longer access the
+     * memory, which has been reused. */
+    uint64_t reused;
     uint32_t index_key;
     uint8_t state;
     bool stable;
-} sim_granule;
+} sim_cell;
 
 typedef struct sim_chunk {
-    sim_granule all;
-    sim_granule *each; /* NULL: `all` holds for each */
+    sim_cell all;
+    sim_cell *each; /* NULL: `all` describes every cell of the chunk */
 } sim_chunk;
 
 /* ---- Configuration (uri.c) ---- */
 
 typedef struct sim_nic_config {
-    uint64_t preset; /* index into the presets */
+    uint64_t preset; /* index of the NIC preset in uri.c */
     uint64_t read_kops, write_kops, atomic_kops, word_kops;
-    uint64_t milli_gbps;                            /* 12.5 GB/s = 12500 */
-    uint64_t rtt_read, rtt_write, rtt_atomic, wire; /* ns */
+    uint64_t milli_gbps;                            /* thousandths of GB/s; 12.5 GB/s = 12500 */
+    uint64_t rtt_read, rtt_write, rtt_atomic, wire; /* round-trip times and time on the wire, in ns */
     uint64_t outstanding;
-    uint64_t cpu_doorbell, cpu_verb, cpu_completion; /* ns */
+    uint64_t cpu_doorbell, cpu_verb, cpu_completion; /* CPU times of a doorbell, a verb and a completion, in ns */
 } sim_nic_config;
 
-/* 64-bit fields only: compared with memcmp when somebody joins. */
+/* The options of a world. All numbers are 64 bits wide, because handles that join a world compare the whole structure
+ * with memcmp. */
 typedef struct sim_config {
     uint64_t seed, memory_nodes, size, atomic_bytes, masked_cas, atomics_in_order, reads_in_order, questions, faults,
         watch, limit, unreachable;
@@ -54,8 +59,8 @@ typedef struct sim_config {
     char name[64];
 } sim_config;
 
-/* Fills config from the list, starting from what it holds. */
-int sim_parse(const char *rest, sim_config *config);
+/* Parses the options of a `sim:` URI into config. Options that the URI does not mention keep their value in config. */
+int sim_parse_options(const char *rest, sim_config *config);
 void sim_config_defaults(sim_config *config);
 
 /* ---- Events (world.c) ---- */
@@ -64,8 +69,10 @@ typedef enum sim_event_kind { SIM_RESUME, SIM_ARRIVE, SIM_EFFECT, SIM_DONE, SIM_
 
 typedef struct sim_event {
     uint64_t time, sequence;
-    void *object;        /* client, verb or call */
-    uint32_t generation; /* of the object: if it moved on, the event is stale */
+    void *object; /* the client, verb or sim_call that the event is about */
+    /* generation of the object when the event was scheduled; if the object has a newer one, the event is stale and is
+     * dropped */
+    uint32_t generation;
     uint32_t kind;
 } sim_event;
 
@@ -81,18 +88,19 @@ typedef struct sim_nic {
 } sim_nic;
 
 typedef struct sim_cost {
-    uint64_t message[3];  /* ps by class: READ, WRITE, atomic */
-    uint64_t response[3]; /* ps of the way back: what is missing to the round trip */
-    uint64_t word;        /* an atomic occupies its word */
+    uint64_t message[3]; /* engine time in ps of one message, by class */
+    /* time in ps of the response by class, which is the difference between the round trip and its other parts */
+    uint64_t response[3];
+    uint64_t word; /* time in ps for which an atomic occupies its word */
     uint64_t wire;
-    uint64_t byte_1024; /* ps for 1024 bytes */
+    uint64_t byte_1024; /* transfer time in ps of 1024 bytes */
 } sim_cost;
 
-/* When each word that saw an atomic lately is free again. */
+/* A word that was the target of an atomic recently. */
 typedef struct sim_word {
-    uint64_t addr_1; /* address + 1; 0 = empty */
-    uint64_t busy;
-    sim_verb *owner; /* an atomic between its read and its write */
+    uint64_t addr_1; /* address + 1; 0: the entry is empty */
+    uint64_t busy;   /* time until which atomics occupy the word */
+    sim_verb *owner; /* the atomic that has read this word and not written it yet; NULL: none */
 } sim_word;
 
 typedef struct sim_words {
@@ -105,103 +113,115 @@ typedef struct sim_words {
 enum sim_class { SIM_CLASS_READ, SIM_CLASS_WRITE, SIM_CLASS_ATOMIC };
 
 typedef enum sim_verb_state {
-    SIM_QUEUED,    /* behind a fence or the limit of outstanding ones */
-    SIM_SENT,      /* on the wire */
-    SIM_SCHEDULED, /* at the responder: its effect has a time */
-    SIM_HELD,      /* by hand, before its effect */
-    SIM_BLOCKED,   /* what is ordered before it is held */
-    SIM_BEGUN,     /* a part of it took effect */
-    SIM_EFFECTIVE, /* the answer is on its way */
-    SIM_DONE_HELD, /* by hand, before its completion */
+    SIM_QUEUED,    /* waits for a fence flag or the limit of outstanding verbs */
+    SIM_SENT,      /* on its way to the memory node */
+    SIM_SCHEDULED, /* has arrived at the node; the time of its effect is chosen */
+    SIM_HELD,      /* a test holds back the effect of the verb */
+    SIM_BLOCKED,   /* must wait for the effect of an earlier verb, or for a node that is down */
+    SIM_BEGUN,     /* some granules have taken effect, or a split atomic has read its word */
+    SIM_EFFECTIVE, /* has taken effect; the response is on its way */
+    SIM_DONE_HELD, /* a test holds back the completion of the verb */
 } sim_verb_state;
 
 typedef struct sim_post { /* a batch in flight */
     far_batch *batch;
     sim_conn *conn;
-    uint32_t remaining, completions;
+    uint32_t remaining;   /* number of verbs that have not completed */
+    /* number of the memory nodes that the batch uses; the client pays the CPU time of one completion for each */
+    uint32_t completions;
     int status;
-    struct sim_post *prev, *next; /* of the connection; free list through next */
+    struct sim_post *prev, *next; /* links in the list of the connection; `next` also links the free list */
 } sim_post;
 
 struct sim_verb {
     far_verb verb;
     sim_conn *conn;
-    sim_post *post; /* NULL: detached, its poster is dead */
+    sim_post *post; /* NULL: the client has failed, and the verb takes effect without a poster */
     far_sim_client *client;
-    uint64_t index; /* of the client */
+    uint64_t index; /* number among the verbs of its client; the first one has 1 */
     uint32_t generation;
     uint8_t state, class;
     uint8_t node;
-    bool owns_payload, failed, rmw;
-    uint32_t units, landed, cut; /* landed: of a WRITE, from the front; cut: it ends after so many */
-    uint32_t parts, part;        /* torn: how many instants, the next one */
-    uint64_t span, end;          /* torn, or an atomic that takes a while: how long, until when */
-    uint64_t seed, checksum;
-    uint64_t old; /* an atomic between its read and its write */
+    bool owns_payload;      /* verb.local is a copy that the simulator frees */
+    bool failed;            /* the verb completes with FAR_ERR_UNREACHABLE */
+    bool is_split;          /* an atomic that reads and writes its word at two instants (fault `swallow`) */
+    uint32_t granules;      /* number of granules into which the verb can be torn; 1 for an atomic */
+    uint32_t granules_done; /* number of granules that have taken effect; of a WRITE these are the first ones */
+    uint32_t granule_limit; /* a WRITE of a failed client ends after this many granules; otherwise = granules */
+    uint32_t parts, part;   /* torn verb: number of instants over which the effect is spread, and the next of them */
+    /* torn verb or split atomic: time from the first to the last instant of its effect in ps, and the time of the last
+     * one */
+    uint64_t duration, end_time;
+    uint64_t seed;     /* random number from which the granules of each part of a torn verb are derived */
+    uint64_t checksum; /* checksum of a WRITE's payload at the post; used only while faults are on */
+    uint64_t old;      /* the word that an atomic has read */
     uint64_t pin_clock;
     uint32_t index_key;
     const char *label;
-    sim_verb *after; /* ordered by hand */
+    sim_verb *after; /* the verb after which this verb must take effect, because of far_sim_order; NULL: none */
     uint32_t after_generation;
+    /* holds by which a test delays the effect or the completion of this verb; NULL: none */
     far_sim_hold *hold_effect, *hold_done;
-    sim_verb *prev, *next; /* of the connection, in posting order; free list through next */
-    sim_verb *queue_next;
+    sim_verb *prev, *next; /* links in the list of the connection, in posting order; `next` also links the free list */
+    sim_verb *queue_next;  /* link in the send queue of its queue pair */
 };
 
 struct far_sim_hold {
     far_sim_world *world;
     sim_verb *verb;
-    uint32_t generation, units;
+    uint32_t generation, granules;
     bool reached, released, completion;
-    uint8_t *given; /* a flag per unit */
-    uint32_t given_count;
+    uint8_t *released_granules; /* a flag for each granule that the test has released; NULL: none was released */
+    uint32_t released_count;
     far_sim_hold *next;
 };
 
-/* One connection to one memory node. */
+/* The queue pair of one connection to one memory node. */
 typedef struct sim_qp {
-    uint64_t last[3]; /* end of the latest effect, by class */
-    uint64_t last_any;
-    uint32_t outstanding;
-    bool failed;
-    uint64_t stream;  /* questions=on: ns, when the last message to the node arrives ... */
-    unsigned held;    /* ... and the id for which it speaks there; 0: none */
-    uint64_t silence; /* of the node, in which its patience runs; 0: none yet */
-    sim_verb *queue, *queue_last;
+    uint64_t last[3]; /* for each class of verbs, the time at which the latest scheduled effect of this class ends */
+    uint64_t last_any;            /* the latest of the three times in `last` */
+    uint32_t outstanding;         /* number of READs and atomics in flight */
+    bool failed;                  /* the node rejects all further verbs of the connection */
+    uint64_t last_message_at;     /* questions=on: time in ns when the last message to the node arrives */
+    unsigned claimed_id;          /* questions=on: the id that the connection has claimed at the node; 0: none */
+    uint64_t timed_outage;        /* number of the outage for which the connection's timer was started; 0: none */
+    sim_verb *queue, *queue_last; /* verbs that wait to be sent */
 } sim_qp;
 
 struct sim_conn {
     far_conn conn;
     sim_node *node;
     far_sim_world *world;
-    far_sim_client *client; /* posted last */
-    uint64_t number;
+    far_sim_client *client; /* the client that posted last */
+    uint64_t number;        /* number of the connection, unique in the world */
     unsigned id, generation;
-    uint64_t claim; /* questions=on: its number */
+    uint64_t claim; /* number of the claim of the connection, with questions=on */
     bool claimed, fenced, closed;
-    bool declared; /* somebody was told that it is dead */
-    bool ended;    /* the nodes will see that (ask.c) */
+    bool declared_failed; /* a client got the answer that this session has failed */
+    bool end_announced;   /* the messages that report the end of the connection were sent to all nodes (control.c) */
+    /* number of messages and timers under way that refer to this connection, which is not freed before they end */
     uint64_t messages;
-    struct inquiry *inquiries;
-    far_question *answers;  /* to be given by the next poll */
-    sim_verb *first, *last; /* not completed, in posting order */
+    struct control_request *requests; /* control messages that have no answer yet */
+    far_control *answers;             /* control messages that the next poll completes */
+    sim_verb *first, *last;           /* verbs that have not completed, in posting order */
     sim_post *posts, *posts_last;
-    far_batch *completed, *completed_last;
-    uint32_t blocked; /* verbs held or blocked */
-    bool disturbed;   /* some were since it was idle last: order is not in the times alone */
-    uint32_t queued;
-    sim_conn *prev, *next; /* of the world */
+    far_batch *completed, *completed_last; /* batches for the next poll to deliver */
+    uint32_t blocked;                      /* number of verbs in the states SIM_HELD and SIM_BLOCKED */
+    /* True if a verb was held or blocked since the connection was last idle. Then the times of effects alone no longer
+     * guarantee the order of verbs, so the order is checked before each effect. */
+    bool disturbed;
+    uint32_t queued;       /* number of verbs in the state SIM_QUEUED */
+    sim_conn *prev, *next; /* links in the list of the world */
     sim_qp qps[];
 };
 
-/* ---- Compute nodes and clients ---- */
-
+/* A compute node is one handle of a pool, with its virtual host and its NIC. */
 struct sim_node {
     far_fabric fabric;
     far_host host;
     far_sim_world *world;
     unsigned number;
-    bool dead, closed;
+    bool failed, closed;
     sim_nic nic;
     sim_node *next;
 };
@@ -210,23 +230,26 @@ typedef enum sim_client_state { SIM_PARKED, SIM_SLEEPING, SIM_STOPPED, SIM_RUNNI
 
 struct far_sim_client {
     far_sim_world *world;
-    sim_node *node; /* NULL: outside */
+    /* compute node on which the client runs; NULL: this is the object that represents code outside of all clients */
+    sim_node *node;
     unsigned number;
     char name[24];
     bool background, woken;
-    bool ready; /* would run, but is left out for now */
+    bool skipped; /* an event resumed the client, but the present run leaves it out; it runs when a run includes it */
     uint8_t state;
-    uint32_t wakes;                 /* generation of its resume events */
-    uint32_t empty_polls, refusals; /* in a row */
-    uint64_t until;                 /* of its park */
+    /* events that resume the client carry this number; it is incremented when the client resumes */
+    uint32_t wake_generation;
+    uint32_t empty_polls, refusals; /* number of unsuccessful polls, and of refused batches, in a row */
+    uint64_t until;                 /* deadline of the present park in ps */
     far_context *context, *resume_at;
     void (*run)(void *arg);
     void *arg;
-    far_parker ended_parker; /* a joiner waits here */
+    far_parker ended_parker; /* a thread that joins this client parks here */
     uint64_t verbs;
     uint32_t held;
-    const char *where;       /* stopped: at which point, or before which label */
-    sim_rule *rules, *fired; /* fired: being acted upon */
+    const char *where;       /* name of the point, or label of the batch, at which the client was stopped */
+    /* rules of tests for this client; `fired` lists the rules that have matched and are being applied */
+    sim_rule *rules, *fired;
     far_sim_client *next;
 };
 
@@ -259,7 +282,7 @@ typedef enum sim_trace_kind {
 } sim_trace_kind;
 
 typedef struct sim_trace_entry {
-    uint64_t time, index, addr, a, b, c; /* a, b, c: by kind, see trace.c */
+    uint64_t time, index, addr, a, b, c; /* meaning of a, b and c: see trace.c */
     const char *label;
     uint32_t length, client;
     uint8_t kind, verb;
@@ -273,45 +296,49 @@ typedef struct sim_memory {
     uint8_t *bytes;
     sim_nic nic;
     bool down;
-    bool deaf;         /* questions=on: messages wait, while it is down and perhaps a little longer */
-    uint64_t silences; /* how often it was down */
-    struct sim_message *waiting, *waiting_last;
-    net_table *table; /* questions=on, else NULL */
+    /* questions=on: messages to the node are deferred, while the node is down and possibly a little longer */
+    bool defers_messages;
+    uint64_t outages; /* number of times that the node was down */
+    struct sim_message *deferred, *deferred_last;
+    net_table *table; /* the node's table of claims with questions=on, otherwise NULL */
     net_ledger *ledger;
-    sim_chunk *chunks; /* of the watch */
+    /* state of the memory for the memory checker; NULL: the allocator has not mentioned this node yet */
+    sim_chunk *chunks;
 } sim_memory;
 
 struct far_sim_world {
     sim_config config;
     sim_cost cost;
-    uint64_t faults, limit; /* begin as in config */
+    uint64_t faults, limit; /* current faults and current time limit; initially those of `config` */
     unsigned fabrics, nodes_made;
     uint64_t now, sequence;
-    uint64_t still; /* events since the time moved */
+    uint64_t events_at_now; /* number of events since virtual time last advanced */
     sim_heap heap;
     sim_memory *memory;
     sim_words words;
     far_random random, secrets;
 
     sim_node *nodes;
-    struct sim_message *messages; /* under way (ask.c) */
+    struct sim_message *messages; /* list of the messages that are under way (control.c) */
     bool ending;
     sim_conn *conns, *conns_last;
     uint64_t conns_made;
     far_sim_client outside, *clients, *clients_last;
     unsigned clients_made;
-    far_sim_client *running; /* &outside when none */
+    far_sim_client *running; /* the client that runs now; &outside while no client runs */
     far_context *loop;
-    unsigned depth; /* of event loops */
+    unsigned depth; /* number of nested event loops */
     sim_scope scope;
     far_sim_client *scope_client;
-    uint64_t bound; /* the loop under way must not pass it */
+    uint64_t bound; /* virtual time that the current event loop must not pass */
     bool deadlocked;
     uint64_t waits_after_deadlock;
-    uint64_t rmw;                /* atomics between their read and their write */
-    uint64_t live;               /* clients of far_sim_start that have not ended */
-    bool summary_due;            /* a client may have ended, stopped or got stuck */
-    far_sim_client *hold_client; /* whose hold was reached last */
+    uint64_t split_atomics;      /* number of split atomics that have read their word and not written it yet */
+    uint64_t unfinished_clients; /* number of clients of far_sim_start that have not ended */
+    /* True if a client may have ended, stopped, or begun to wait for a hold since far_sim_run last computed its result,
+     * so the result must be computed again. */
+    bool states_changed;
+    far_sim_client *hold_client; /* client of the hold that was reached last */
     far_sim_hold *holds;
 
     far_context **idle_contexts;
@@ -326,7 +353,7 @@ struct far_sim_world {
     void (*on_point)(void *ctx, const far_sim_client *client, const char *name);
     void *on_point_ctx;
 
-    uint64_t clock; /* of the watch */
+    uint64_t clock; /* clock of the memory checker, which advances with every call of the allocator */
     uint64_t errors;
     char *error_texts[SIM_ERRORS_KEPT];
     sim_trace_entry *trace;
@@ -335,113 +362,119 @@ struct far_sim_world {
     far_sim_world *next;
 };
 
-/* world.c */
-void sim_push(far_sim_world *world, uint64_t time, sim_event_kind kind, void *object, uint32_t generation);
-void sim_drop_stale(far_sim_world *world); /* afterwards the first event, if any, is a real one */
-/* Handles the next event if it is due by `bound`; false: there is none. */
-bool sim_step(far_sim_world *world, uint64_t bound);
-/* Runs events from the outside until *token (NULL: none) is not 0 or the time is reached. */
-void sim_run_outside(far_sim_world *world, atomic_uint *token, uint64_t until);
-void sim_close(far_fabric *fabric);
+/* Functions of world.c: */
+void sim_push_event(far_sim_world *world, uint64_t time, sim_event_kind kind, void *object, uint32_t generation);
+void sim_drop_stale_events(far_sim_world *world); /* drops stale events from the head of the queue */
+/* Runs the next event if its time is not after `bound`. Returns false if there is none. */
+bool sim_run_next_event(far_sim_world *world, uint64_t bound);
+/* Called by code outside of all clients. Runs events until *token is not 0 (NULL: no token) or virtual time reaches
+ * `until`. */
+void sim_wait_outside(far_sim_world *world, atomic_uint *token, uint64_t until);
+void sim_close_fabric(far_fabric *fabric);
 static inline far_sim_world *sim_world(far_fabric *fabric) {
     return ((sim_node *)fabric)->world;
 }
-void *sim_allocate(size_t bytes); /* zeroed; ends the process with words when memory is short */
+void *sim_allocate(size_t bytes); /* returns zeroed memory; aborts the process with a message if there is none */
 
-/* client.c */
+/* Functions of client.c: */
 extern const far_host_ops sim_host_ops;
 void sim_clients_free(far_sim_world *world);
 far_sim_client *sim_client_new(sim_node *node, const char *name, void (*run)(void *arg), void *arg, bool background);
-void sim_client_resume(far_sim_client *client); /* on the loop's context */
+void sim_client_resume(far_sim_client *client); /* called by the event loop */
 bool sim_client_may_run(const far_sim_client *client);
 void sim_client_wake(far_sim_client *client, uint64_t time);
-void sim_release_ready(far_sim_world *world); /* those left out before and allowed now */
+/* schedules the clients that earlier runs left out and the present run includes */
+void sim_wake_skipped_clients(far_sim_world *world);
 void sim_sleep_until(far_sim_world *world, uint64_t time);
-void sim_stop(far_sim_client *client, const char *where);
+void sim_stop_client(far_sim_client *client, const char *where);
 void sim_unpark(far_sim_world *world, far_parker *parker);
 void sim_park(far_sim_world *world, far_parker *parker, uint64_t until_ns);
 static inline bool sim_is_outside(const far_sim_client *client) {
     return !client->context;
 }
-static inline bool sim_client_dead(const far_sim_client *client) {
-    return client->node && client->node->dead;
+static inline bool sim_client_has_failed(const far_sim_client *client) {
+    return client->node && client->node->failed;
 }
 
-/* conn.c */
-extern const far_fabric_ops sim_fabric_ops, sim_fabric_ops_asking;
+/* Functions of connection.c: */
+extern const far_fabric_ops sim_fabric_ops, sim_fabric_ops_with_control;
 void sim_conns_free(far_sim_world *world);
 void sim_verb_arrive(far_sim_world *world, sim_verb *verb);
 void sim_verb_done(far_sim_world *world, sim_verb *verb);
-void sim_verb_free(far_sim_world *world, sim_verb *verb); /* unlinks it too */
+void sim_verb_free(far_sim_world *world, sim_verb *verb); /* also removes the verb from its lists */
 void sim_post_complete(sim_post *post, int status);
-void sim_conn_release(sim_conn *conn); /* if closed and nothing of it is under way */
+/* frees the connection if it is closed and none of its verbs or messages is under way */
+void sim_conn_free_if_unused(sim_conn *conn);
 
-/* nic.c */
-int sim_cost_make(const sim_config *config, sim_cost *cost);
-uint64_t sim_nic_send(far_sim_world *world, sim_verb *verb);   /* when it arrives */
-uint64_t sim_nic_arrive(far_sim_world *world, sim_verb *verb); /* when it takes effect */
-uint64_t sim_nic_answer(far_sim_world *world, sim_verb *verb); /* when it completes */
+/* Functions of nic.c: */
+int sim_compute_costs(const sim_config *config, sim_cost *cost);
+uint64_t sim_nic_send(far_sim_world *world, sim_verb *verb);    /* returns the time of arrival at the memory node */
+uint64_t sim_nic_arrive(far_sim_world *world, sim_verb *verb);  /* returns the time of the effect */
+uint64_t sim_nic_respond(far_sim_world *world, sim_verb *verb); /* returns the time of completion */
 sim_word *sim_word_of(far_sim_world *world, far_addr addr);
-static inline uint64_t sim_transfer(const sim_cost *cost, uint64_t bytes) {
+static inline uint64_t sim_transfer_time(const sim_cost *cost, uint64_t bytes) {
     return (bytes * cost->byte_1024) >> 10;
 }
 
-/* effect.c */
-void sim_effect(far_sim_world *world, sim_verb *verb);
-bool sim_ordered(const far_sim_world *world, unsigned first, unsigned second); /* classes, one node */
-void sim_apply_unit(far_sim_world *world, sim_verb *verb, uint32_t unit);
-void sim_apply_rest(far_sim_world *world, sim_verb *verb); /* what has not taken effect yet, now */
-void sim_effective(far_sim_world *world, sim_verb *verb);
-void sim_unblock(sim_conn *conn);
+/* Functions of effect.c: */
+void sim_run_effect(far_sim_world *world, sim_verb *verb);
+/* arguments: classes of verbs to one node */
+bool sim_classes_are_ordered(const far_sim_world *world, unsigned first, unsigned second);
+void sim_apply_granule(far_sim_world *world, sim_verb *verb, uint32_t granule);
+/* makes all granules of the verb that have not taken effect yet take effect now */
+void sim_apply_remainder(far_sim_world *world, sim_verb *verb);
+void sim_finish_effect(far_sim_world *world, sim_verb *verb);
+void sim_unblock_verbs(sim_conn *conn);
 void sim_unblock_all(far_sim_world *world);
-void sim_settle_word(far_sim_world *world, sim_verb *verb);
+void sim_finish_split_atomic(far_sim_world *world, sim_verb *verb);
 void sim_fail_verb(far_sim_world *world, sim_verb *verb);
-void sim_stop_verb(far_sim_world *world, sim_verb *verb); /* fails at once, also if it has begun */
-uint32_t sim_units(const far_sim_world *world, const far_verb *verb);
+void sim_abort_verb(far_sim_world *world, sim_verb *verb); /* makes the verb fail at once, also if it has begun */
+uint32_t sim_count_granules(const far_sim_world *world, const far_verb *verb);
 
-/* fault.c */
+/* Functions of fault.c: */
 void sim_fault_schedule(far_sim_world *world, sim_verb *verb, sim_qp *qp, uint64_t base);
-uint64_t sim_fault_next_part(far_sim_world *world, sim_verb *verb);
-bool sim_fault_unit_in_part(const sim_verb *verb, uint32_t unit);
-uint32_t sim_fault_write_end(const sim_verb *verb);
-void sim_fault_mark(far_sim_world *world, sim_verb *verb);
+uint64_t sim_fault_next_part_time(far_sim_world *world, sim_verb *verb);
+bool sim_fault_granule_is_in_part(const sim_verb *verb, uint32_t granule);
+uint32_t sim_fault_part_end(const sim_verb *verb);
+void sim_fault_mark_buffers(far_sim_world *world, sim_verb *verb);
 bool sim_fault_payload_changed(const sim_verb *verb);
 uint64_t sim_fault_completion_delay(far_sim_world *world);
-uint64_t sim_fault_message_delay(far_sim_world *world); /* ns */
-void sim_fault_stall(far_sim_client *client);
-bool sim_fault_overtakes(far_sim_world *world, const sim_verb *verb, const sim_qp *qp);
+uint64_t sim_fault_message_delay(far_sim_world *world); /* returns a delay in ns */
+void sim_fault_maybe_stall(far_sim_client *client);
+bool sim_fault_let_overtake(far_sim_world *world, const sim_verb *verb, const sim_qp *qp);
 
-/* ask.c */
-void sim_ask(far_conn *conn, far_question *question);
-int sim_give_answers(sim_conn *conn);
-void sim_ask_ends(sim_conn *conn);
-void sim_ask_cuts(sim_conn *conn);
-void sim_ask_waits(sim_conn *conn, unsigned node);
-void sim_ask_wakes(far_sim_world *world, unsigned node);
-int sim_tables_make(far_sim_world *world);
-void sim_tables_free(far_sim_world *world);
+/* Functions of control.c: */
+void sim_submit_control(far_conn *conn, far_control *question);
+int sim_deliver_answers(sim_conn *conn);
+void sim_announce_end(sim_conn *conn);
+void sim_end_at_all_nodes(sim_conn *conn);
+void sim_start_outage_timer(sim_conn *conn, unsigned node);
+void sim_resume_memory_node(far_sim_world *world, unsigned node);
+int sim_create_node_tables(far_sim_world *world);
+void sim_free_node_tables(far_sim_world *world);
 
-/* death.c */
-void sim_fence(sim_conn *conn, int status);
-void sim_leave(sim_conn *conn); /* the connection gives up by itself */
-int sim_is_dead(far_conn *asker, unsigned id, unsigned generation);
+/* Functions of failure.c: */
+void sim_fence_conn(sim_conn *conn, int status);
+void sim_give_up_session(sim_conn *conn); /* called when the session of the connection gives itself up */
+int sim_session_has_failed(far_conn *asker, unsigned id, unsigned generation);
 
-/* steer.c */
+/* Functions of steer.c: */
 void sim_steer_before_post(far_sim_client *client, const far_batch *batch);
 void sim_steer_posted(far_sim_client *client, sim_verb *first, uint32_t count);
 void sim_steer_point(far_sim_client *client, const char *name, const char *label);
-void sim_hold_reach(sim_verb *verb, far_sim_hold *hold);
+void sim_mark_hold_reached(sim_verb *verb, far_sim_hold *hold);
 void sim_rules_free(far_sim_client *client);
 void sim_holds_free(far_sim_world *world);
-bool sim_client_stuck(const far_sim_client *client); /* can only wait for held verbs */
+/* returns true if the client can do nothing until a test releases a hold */
+bool sim_client_waits_for_holds(const far_sim_client *client);
 
-/* watch.c */
-extern const far_watch_ops sim_watch_ops;
-void sim_watch_check(far_sim_world *world, const sim_verb *verb, far_addr addr, uint64_t length);
-void sim_watch_free(far_sim_world *world);
-void sim_error(far_sim_world *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Functions of checker.c: */
+extern const far_memory_checker_ops sim_checker_ops;
+void sim_check_access(far_sim_world *world, const sim_verb *verb, far_addr addr, uint64_t length);
+void sim_checker_free(far_sim_world *world);
+void sim_report_error(far_sim_world *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* trace.c */
+/* Functions of trace.c: */
 void sim_trace(far_sim_world *world, sim_trace_kind kind, const far_sim_client *client, const char *label, uint64_t a);
 void sim_trace_verb(far_sim_world *world, sim_trace_kind kind, const sim_verb *verb, uint64_t a, uint64_t b,
                     uint64_t c);

@@ -1,4 +1,6 @@
-/* Steering by hand: what a test asked to happen at a certain verb or point of a client. */
+/* Steering of clients by tests. A test attaches rules to a client: stop, stall or kill it at a certain verb or named
+ * point, choose the order of effects in a batch, or hold back an effect or a completion. The posting code calls
+ * `sim_steer_before_post` and `sim_steer_posted`, and `far_point` calls `sim_steer_point`. */
 #include "base/error.h"
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
@@ -13,7 +15,7 @@ struct sim_rule {
     rule_action action;
     unsigned seen;
     uint64_t ns;
-    uint32_t units;
+    uint32_t granules;
     far_sim_hold *hold;
     uint32_t *order;
     size_t count;
@@ -55,12 +57,12 @@ void sim_rules_free(far_sim_client *client) {
 }
 
 
-static bool label_fits(const far_sim_match *match, const char *label) {
+static bool label_matches(const far_sim_match *match, const char *label) {
     return !match->label || (label && strcmp(match->label, label) == 0);
 }
 
 
-static bool verb_fits(const far_sim_match *match, const far_verb *verb, const char *label) {
+static bool verb_matches(const far_sim_match *match, const far_verb *verb, const char *label) {
     uint64_t length = verb->kind <= FAR_WRITE ? verb->length : 8;
     if (match->point)
         return false;
@@ -69,17 +71,18 @@ static bool verb_fits(const far_sim_match *match, const far_verb *verb, const ch
         return false;
     if (match->to && (verb->addr >= match->to || verb->addr + length <= match->from))
         return false;
-    return label_fits(match, label);
+    return label_matches(match, label);
 }
 
 
-/* Counts one more verb or point that fits the rule. True: it is the one that the rule waits for. */
-static bool rule_counts(sim_rule *rule) {
+/* Counts one more verb or point that matches the rule. Returns true if this is the occurrence that the rule waits for.
+ */
+static bool count_match(sim_rule *rule) {
     return ++rule->seen >= (rule->match.nth ? rule->match.nth : 1);
 }
 
 
-static void rule_fires(far_sim_client *client, sim_rule **at) {
+static void move_to_fired(far_sim_client *client, sim_rule **at) {
     sim_rule *rule = *at, **last = &client->fired;
     *at = rule->next;
     rule->next = NULL;
@@ -89,17 +92,17 @@ static void rule_fires(far_sim_client *client, sim_rule **at) {
 }
 
 
-/* Does what the fired rules say: stops, stalls or kills the client. Meanwhile rules may be added and removed, and a client that
- * is killed may not come back here. */
-static void fire(far_sim_client *client, const char *where) {
+/* Applies the rules that have fired, which stop, stall or kill the client. While the client is stopped, tests may add
+ * and remove rules. If the client is killed, this function may never return. */
+static void apply_fired_rules(far_sim_client *client, const char *where) {
     while (client->fired) {
         sim_rule rule = *client->fired;
         rule_free(client->fired);
         client->fired = rule.next;
-        if (sim_is_outside(client) || sim_client_dead(client))
-            continue; /* neither the outside nor the dead can be stopped */
+        if (sim_is_outside(client) || sim_client_has_failed(client))
+            continue; /* code outside of any client, and clients that have failed, cannot be stopped */
         if (rule.action == RULE_STOP) {
-            sim_stop(client, where);
+            sim_stop_client(client, where);
         } else if (rule.action == RULE_STALL) {
             sim_trace(client->world, SIM_TRACE_STALL, client, where, rule.ns);
             sim_sleep_until(client->world, client->world->now + rule.ns * SIM_PS);
@@ -115,26 +118,26 @@ void sim_steer_before_post(far_sim_client *client, const far_batch *batch) {
         sim_rule *rule = *at;
         bool now = false;
         for (uint32_t i = 0; rule->action <= RULE_STALL && !now && i < batch->count; i++)
-            now = verb_fits(&rule->match, &batch->verbs[i], batch->label) && rule_counts(rule);
+            now = verb_matches(&rule->match, &batch->verbs[i], batch->label) && count_match(rule);
         if (now)
-            rule_fires(client, at);
+            move_to_fired(client, at);
         else
             at = &rule->next;
     }
-    fire(client, batch->label ? batch->label : "a verb");
+    apply_fired_rules(client, batch->label ? batch->label : "a verb");
 }
 
 
 void sim_steer_point(far_sim_client *client, const char *name, const char *label) {
     for (sim_rule **at = &client->rules; *at;) {
         sim_rule *rule = *at;
-        if (rule->match.point && strcmp(rule->match.point, name) == 0 && label_fits(&rule->match, label) &&
-            rule_counts(rule))
-            rule_fires(client, at);
+        if (rule->match.point && strcmp(rule->match.point, name) == 0 && label_matches(&rule->match, label) &&
+            count_match(rule))
+            move_to_fired(client, at);
         else
             at = &rule->next;
     }
-    fire(client, name);
+    apply_fired_rules(client, name);
 }
 
 
@@ -152,7 +155,7 @@ static bool order_is_possible(const far_sim_world *world, sim_verb *const *verbs
         for (uint32_t j = i + 1; j < count; j++) {
             const sim_verb *earlier = verbs[rule->order[i]], *later = verbs[rule->order[j]];
             if (rule->order[i] > rule->order[j] && earlier->node == later->node &&
-                sim_ordered(world, later->class, earlier->class))
+                sim_classes_are_ordered(world, later->class, earlier->class))
                 return false;
         }
     return true;
@@ -164,7 +167,7 @@ static void apply_order(far_sim_world *world, const sim_rule *rule, sim_verb *fi
     for (uint32_t i = 0; i < count && i < 256; i++, first = first->next)
         verbs[i] = first;
     if (!order_is_possible(world, verbs, rule, count)) {
-        sim_error(world, "far_sim_order: the order given is not one that a batch of %u verbs can take", count);
+        sim_report_error(world, "far_sim_order: this order is not allowed for this batch of %u verbs", count);
         return;
     }
     for (uint32_t i = 1; i < count; i++) {
@@ -177,7 +180,7 @@ static void apply_order(far_sim_world *world, const sim_rule *rule, sim_verb *fi
 static void attach_hold(sim_verb *verb, far_sim_hold *hold) {
     hold->verb = verb;
     hold->generation = verb->generation;
-    hold->units = verb->units;
+    hold->granules = verb->granules;
     if (hold->completion)
         verb->hold_done = hold;
     else
@@ -188,14 +191,14 @@ static void attach_hold(sim_verb *verb, far_sim_hold *hold) {
 void sim_steer_posted(far_sim_client *client, sim_verb *first, uint32_t count) {
     far_sim_world *world = client->world;
     uint64_t kill_verbs = UINT64_MAX;
-    uint32_t kill_units = 0;
+    uint32_t kill_granules = 0;
     for (sim_rule **at = &client->rules; *at;) {
         sim_rule *rule = *at;
         sim_verb *verb = first;
         uint32_t i = 0;
         if (rule->action <= RULE_STALL)
             i = count;
-        while (i < count && !(verb_fits(&rule->match, &verb->verb, verb->label) && rule_counts(rule))) {
+        while (i < count && !(verb_matches(&rule->match, &verb->verb, verb->label) && count_match(rule))) {
             verb = verb->next;
             i++;
         }
@@ -210,16 +213,16 @@ void sim_steer_posted(far_sim_client *client, sim_verb *first, uint32_t count) {
             apply_order(world, rule, first, count);
         } else if (verb->index - 1 < kill_verbs) {
             kill_verbs = verb->index - 1;
-            kill_units = rule->units;
+            kill_granules = rule->granules;
         }
         rule_free(rule);
     }
     if (kill_verbs != UINT64_MAX)
-        far_sim_kill_exact(client, kill_verbs, kill_units);
+        far_sim_kill_exact(client, kill_verbs, kill_granules);
 }
 
 
-/* ---- Asking ---- */
+/* ---- Functions by which tests add rules ---- */
 
 void far_sim_stop_before(far_sim_client *client, far_sim_match match) {
     rule_new(client, match, RULE_STOP);
@@ -231,8 +234,8 @@ void far_sim_stall_at(far_sim_client *client, far_sim_match match, uint64_t ns) 
 }
 
 
-void far_sim_kill_at(far_sim_client *client, far_sim_match match, uint32_t units) {
-    rule_new(client, match, RULE_KILL)->units = units;
+void far_sim_kill_at(far_sim_client *client, far_sim_match match, uint32_t granules) {
+    rule_new(client, match, RULE_KILL)->granules = granules;
 }
 
 
@@ -269,7 +272,7 @@ void sim_holds_free(far_sim_world *world) {
     while (world->holds) {
         far_sim_hold *hold = world->holds;
         world->holds = hold->next;
-        free(hold->given);
+        free(hold->released_granules);
         free(hold);
     }
 }
@@ -277,12 +280,12 @@ void sim_holds_free(far_sim_world *world) {
 
 /* ---- Holds ---- */
 
-void sim_hold_reach(sim_verb *verb, far_sim_hold *hold) {
+void sim_mark_hold_reached(sim_verb *verb, far_sim_hold *hold) {
     far_sim_world *world = hold->world;
     hold->reached = true;
     verb->client->held++;
     world->hold_client = verb->client;
-    world->summary_due = true;
+    world->states_changed = true;
     sim_trace_verb(world, SIM_TRACE_HOLD, verb, hold->completion, 0, 0);
 }
 
@@ -293,11 +296,11 @@ bool far_sim_reached(const far_sim_hold *hold) {
 
 
 uint32_t far_sim_hold_units(const far_sim_hold *hold) {
-    return hold->units;
+    return hold->granules;
 }
 
 
-/* The verb of the hold; NULL: it was not posted yet, or has gone on. */
+/* Returns the verb that the hold holds back now, or NULL if it was not posted yet or has continued. */
 static sim_verb *held_verb(const far_sim_hold *hold) {
     sim_verb *verb = hold->verb;
     if (!hold->reached || hold->released || verb->generation != hold->generation)
@@ -306,7 +309,7 @@ static sim_verb *held_verb(const far_sim_hold *hold) {
 }
 
 
-static void let_go(sim_verb *verb, far_sim_hold *hold) {
+static void end_hold(sim_verb *verb, far_sim_hold *hold) {
     hold->released = true;
     verb->client->held--;
     if (verb->state == SIM_HELD)
@@ -314,33 +317,34 @@ static void let_go(sim_verb *verb, far_sim_hold *hold) {
 }
 
 
-static void give_unit(far_sim_hold *hold, sim_verb *verb, uint32_t unit) {
-    hold->given[unit] = 1;
-    hold->given_count++;
-    if (unit < verb->cut && !(verb->class == SIM_CLASS_READ && !verb->verb.local))
-        sim_apply_unit(hold->world, verb, unit);
-    if (hold->given_count == hold->units) {
-        let_go(verb, hold);
-        sim_effective(hold->world, verb);
+static void apply_held_granule(far_sim_hold *hold, sim_verb *verb, uint32_t granule) {
+    hold->released_granules[granule] = 1;
+    hold->released_count++;
+    if (granule < verb->granule_limit && !(verb->class == SIM_CLASS_READ && !verb->verb.local))
+        sim_apply_granule(hold->world, verb, granule);
+    if (hold->released_count == hold->granules) {
+        end_hold(verb, hold);
+        sim_finish_effect(hold->world, verb);
     }
 }
 
 
-int far_sim_release_units(far_sim_hold *hold, const uint32_t *units, size_t count) {
+int far_sim_release_units(far_sim_hold *hold, const uint32_t *granules, size_t count) {
     sim_verb *verb = held_verb(hold);
     if (!verb || hold->completion)
-        return far_fail(FAR_ERR_INVALID, "sim: no effect is held here");
-    if (!hold->given)
-        hold->given = sim_allocate(hold->units);
+        return far_fail(FAR_ERR_INVALID, "sim: this hold does not hold back an effect now");
+    if (!hold->released_granules)
+        hold->released_granules = sim_allocate(hold->granules);
     for (size_t i = 0; i < count; i++) {
-        if (units[i] >= hold->units || hold->given[units[i]])
-            return far_fail(FAR_ERR_INVALID, "sim: unit %u is not there or was given before", units[i]);
-        if (verb->class == SIM_CLASS_WRITE && units[i] != hold->given_count)
-            return far_fail(FAR_ERR_INVALID, "sim: a WRITE lands in rising order, unit %u would be next",
-                            hold->given_count);
+        if (granules[i] >= hold->granules || hold->released_granules[granules[i]])
+            return far_fail(FAR_ERR_INVALID, "sim: granule %u does not exist or was released before", granules[i]);
+        if (verb->class == SIM_CLASS_WRITE && granules[i] != hold->released_count)
+            return far_fail(FAR_ERR_INVALID,
+                            "sim: granules of a WRITE are released in rising order; granule %u is next",
+                            hold->released_count);
         if (verb->class == SIM_CLASS_ATOMIC)
-            sim_settle_word(hold->world, verb);
-        give_unit(hold, verb, units[i]);
+            sim_finish_split_atomic(hold->world, verb);
+        apply_held_granule(hold, verb, granules[i]);
     }
     return 0;
 }
@@ -354,23 +358,23 @@ void far_sim_release(far_sim_hold *hold) {
         return;
     }
     if (verb->state == SIM_DONE_HELD) {
-        let_go(verb, hold);
+        end_hold(verb, hold);
         verb->state = SIM_EFFECTIVE;
-        sim_push(world, world->now, SIM_DONE, verb, verb->generation);
-    } else if (hold->given_count) {
-        for (uint32_t unit = 0; unit < hold->units; unit++)
-            if (!hold->given[unit])
-                give_unit(hold, verb, unit);
+        sim_push_event(world, world->now, SIM_DONE, verb, verb->generation);
+    } else if (hold->released_count) {
+        for (uint32_t granule = 0; granule < hold->granules; granule++)
+            if (!hold->released_granules[granule])
+                apply_held_granule(hold, verb, granule);
     } else {
-        let_go(verb, hold);
+        end_hold(verb, hold);
         verb->state = SIM_SCHEDULED;
-        sim_push(world, world->now, SIM_EFFECT, verb, verb->generation);
+        sim_push_event(world, world->now, SIM_EFFECT, verb, verb->generation);
     }
 }
 
 
-bool sim_client_stuck(const far_sim_client *client) {
-    if (!client->held || client->state != SIM_PARKED || client->woken || client->ready)
+bool sim_client_waits_for_holds(const far_sim_client *client) {
+    if (!client->held || client->state != SIM_PARKED || client->woken || client->skipped)
         return false;
     for (const sim_conn *conn = client->world->conns; conn; conn = conn->next) {
         if (conn->client == client && conn->completed)

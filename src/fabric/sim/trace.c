@@ -1,4 +1,5 @@
-/* The trace: every event of the run as a small record, in a ring; printed when asked for, hashed always. */
+/* The trace of the simulator, in which each event of a run is a small record. The last SIM_TRACE_KEPT records are kept
+ * in a ring for printing, and all of them enter a hash, by which tests check that two runs are equal. */
 #include "fabric/sim/sim_internal.h"
 
 #include <inttypes.h>
@@ -20,15 +21,15 @@ static const char *client_name(const far_sim_world *world, uint32_t number) {
 
 static void print_effect(const sim_trace_entry *e, FILE *file) {
     if (e->verb == FAR_READ || e->verb == FAR_WRITE)
-        fprintf(file, " units %" PRIu64 "..%" PRIu64 " first word %#" PRIx64, e->b, e->c - 1, e->a);
+        fprintf(file, " granules %" PRIu64 "..%" PRIu64 " first word %#" PRIx64, e->b, e->c - 1, e->a);
     else
         fprintf(file, " old %#" PRIx64 " new %#" PRIx64 "%s", e->a, e->b, e->c ? "" : " (failed)");
 }
 
 
 static void print_verb(const sim_trace_entry *e, FILE *file) {
-    static const char *const what[] = {"post", "effect", "done", "dropped", "failed", "held", "swallows"};
-    fprintf(file, " %-8s #%" PRIu64 " %s %u:%#" PRIx64 "+%u", what[e->kind], e->index, sim_verb_name(e->verb),
+    static const char *const events[] = {"post", "effect", "done", "dropped", "failed", "held", "swallows"};
+    fprintf(file, " %-8s #%" PRIu64 " %s %u:%#" PRIx64 "+%u", events[e->kind], e->index, sim_verb_name(e->verb),
             far_addr_node(e->addr), far_addr_offset(e->addr), e->length);
     if (e->kind == SIM_TRACE_EFFECT)
         print_effect(e, file);
@@ -37,7 +38,7 @@ static void print_verb(const sim_trace_entry *e, FILE *file) {
     else if (e->kind == SIM_TRACE_POST && e->verb >= FAR_CAS)
         fprintf(file, " compare %#" PRIx64 " swap %#" PRIx64, e->a, e->b);
     else if (e->kind == SIM_TRACE_DROP)
-        fprintf(file, " after %" PRIu64 " units", e->a);
+        fprintf(file, " after %" PRIu64 " granules", e->a);
     else if (e->kind == SIM_TRACE_HOLD && e->a)
         fprintf(file, " (completion)");
     else if (e->kind == SIM_TRACE_SWALLOW)
@@ -67,7 +68,7 @@ static void print_entry(const far_sim_world *world, const sim_trace_entry *e, FI
         fprintf(file, " point");
         break;
     case SIM_TRACE_KILL:
-        fprintf(file, " compute node %" PRIu64 " dies", e->a);
+        fprintf(file, " compute node %" PRIu64 " is killed", e->a);
         break;
     case SIM_TRACE_FENCE:
         fprintf(file, " connection %" PRIu64 " is fenced", e->a);
@@ -91,19 +92,19 @@ static void print_entry(const far_sim_world *world, const sim_trace_entry *e, FI
 }
 
 
-static uint64_t mix(uint64_t hash, uint64_t value) {
+static uint64_t mix_hash(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
     return hash ^ hash >> 29;
 }
 
 
-static void record(far_sim_world *world, const sim_trace_entry *entry) {
+static void record_entry(far_sim_world *world, const sim_trace_entry *entry) {
     uint64_t hash = world->trace_hash;
-    hash = mix(hash, entry->time ^ (uint64_t)entry->kind << 56 ^ (uint64_t)entry->verb << 48);
-    hash = mix(hash, entry->index ^ (uint64_t)entry->client << 40);
-    hash = mix(hash, entry->addr ^ (uint64_t)entry->length << 48);
-    hash = mix(hash, entry->a + entry->b * 3);
-    world->trace_hash = mix(hash, entry->c);
+    hash = mix_hash(hash, entry->time ^ (uint64_t)entry->kind << 56 ^ (uint64_t)entry->verb << 48);
+    hash = mix_hash(hash, entry->index ^ (uint64_t)entry->client << 40);
+    hash = mix_hash(hash, entry->addr ^ (uint64_t)entry->length << 48);
+    hash = mix_hash(hash, entry->a + entry->b * 3);
+    world->trace_hash = mix_hash(hash, entry->c);
     world->trace[world->traced++ & (SIM_TRACE_KEPT - 1)] = *entry;
     if (world->trace_file)
         print_entry(world, entry, world->trace_file);
@@ -113,7 +114,7 @@ static void record(far_sim_world *world, const sim_trace_entry *entry) {
 void sim_trace(far_sim_world *world, sim_trace_kind kind, const far_sim_client *client, const char *label, uint64_t a) {
     sim_trace_entry entry = {
         .time = world->now, .a = a, .label = label, .client = client->number, .kind = (uint8_t)kind};
-    record(world, &entry);
+    record_entry(world, &entry);
 }
 
 
@@ -130,11 +131,12 @@ void sim_trace_verb(far_sim_world *world, sim_trace_kind kind, const sim_verb *v
                              .client = verb->client->number,
                              .kind = (uint8_t)kind,
                              .verb = verb->verb.kind};
-    record(world, &entry);
+    record_entry(world, &entry);
 }
 
 
-/* Only what the kind of verb uses: the rest may never have been set. */
+/* Records the operands of the verb. Operands that this kind of verb does not use are recorded as 0, because the poster
+ * may not have initialized them. */
 void sim_trace_post(far_sim_world *world, const sim_verb *verb) {
     const far_verb *v = &verb->verb;
     bool compares = v->kind == FAR_CAS || v->kind == FAR_MASKED_CAS, masked = v->kind == FAR_MASKED_CAS;

@@ -1,4 +1,5 @@
-/* The option list of a sim: URI, and the presets of NICs. */
+/* Parses the options of a `sim:` URI, and defines the presets of NIC parameters. `sim_parse_options` fills a
+ * sim_config. */
 #include "base/error.h"
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
@@ -83,7 +84,8 @@ void sim_config_defaults(sim_config *config) {
 }
 
 
-/* A decimal number with up to three digits after the point, in thousandths; *end is where it stops. */
+/* Parses a decimal number with up to three digits after the point, and returns it in thousandths. Sets *end to the
+ * first character after the number. */
 static bool parse_milli(const char *text, const char *stop, uint64_t *milli, const char **end) {
     uint64_t value = 0, scale = 1000;
     const char *at = text;
@@ -117,7 +119,7 @@ static bool parse_number(const char *text, const char *stop, uint64_t *value) {
 }
 
 
-static bool unit_is(const char *at, const char *stop, const char *unit) {
+static bool text_is(const char *at, const char *stop, const char *unit) {
     return (size_t)(stop - at) == strlen(unit) && memcmp(at, unit, (size_t)(stop - at)) == 0;
 }
 
@@ -132,7 +134,7 @@ static bool parse_duration(const char *text, const char *stop, uint64_t *ns) {
     if (!parse_milli(text, stop, &milli, &at))
         return false;
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
-        if (unit_is(at, stop, units[i].unit)) {
+        if (text_is(at, stop, units[i].unit)) {
             if (milli > UINT64_MAX / units[i].ns)
                 return false;
             *ns = milli * units[i].ns / 1000;
@@ -156,8 +158,8 @@ static bool parse_size(const char *text, const char *stop, uint64_t *bytes) {
 
 
 static bool parse_switch(const char *text, const char *stop, uint64_t *value) {
-    *value = unit_is(text, stop, "on") || unit_is(text, stop, "1");
-    return *value || unit_is(text, stop, "off") || unit_is(text, stop, "0");
+    *value = text_is(text, stop, "on") || text_is(text, stop, "1");
+    return *value || text_is(text, stop, "off") || text_is(text, stop, "0");
 }
 
 
@@ -167,7 +169,7 @@ static bool parse_faults(const char *text, const char *stop, uint64_t *faults) {
     for (;;) {
         const char *plus = memchr(text, '+', (size_t)(stop - text)), *end = plus ? plus : stop;
         size_t i = 0;
-        while (i < names && !unit_is(text, end, fault_names[i].name))
+        while (i < names && !text_is(text, end, fault_names[i].name))
             i++;
         if (i == names)
             return false;
@@ -179,11 +181,11 @@ static bool parse_faults(const char *text, const char *stop, uint64_t *faults) {
 }
 
 
-/* A preset that is in force already is not loaded again: somebody who joins a world and repeats its name would undo the
- * parameters that were set one by one. */
+/* Loads the NIC preset of that name, unless it is the current preset. Otherwise a handle that joins a world and repeats
+ * the name of the preset would reset the parameters that the first handle set one by one. */
 static bool parse_nic(const char *text, const char *stop, sim_nic_config *nic) {
     for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++)
-        if (unit_is(text, stop, presets[i].name)) {
+        if (text_is(text, stop, presets[i].name)) {
             if (nic->preset != i)
                 *nic = presets[i].nic;
             return true;
@@ -243,28 +245,29 @@ static int parse_list(const char *rest, sim_config *config, bool presets_only) {
         size_t length = strcspn(rest, ",");
         const char *stop = rest + length, *equals = memchr(rest, '=', length);
         if (!equals)
-            return far_fail(FAR_ERR_INVALID, "sim: '%.*s' is not name=value", (int)length, rest);
+            return far_fail(FAR_ERR_INVALID, "sim: the option '%.*s' does not have the form name=value", (int)length,
+                            rest);
         const option *option = find_option(rest, (size_t)(equals - rest));
         if (!option)
             return far_fail(FAR_ERR_INVALID, "sim: unknown option '%.*s'", (int)(equals - rest), rest);
         if ((option->type == OPT_NIC) == presets_only && !parse_value(option, equals + 1, stop, config))
-            return far_fail(FAR_ERR_INVALID, "sim: bad value in '%.*s'", (int)length, rest);
+            return far_fail(FAR_ERR_INVALID, "sim: the value of the option '%.*s' is not valid", (int)length, rest);
         if (*stop == ',' && stop[1] == 0)
-            return far_fail(FAR_ERR_INVALID, "sim: the list ends with a comma");
+            return far_fail(FAR_ERR_INVALID, "sim: the list of options ends with a comma");
         rest = *stop ? stop + 1 : stop;
     }
     return 0;
 }
 
 
-int sim_parse(const char *rest, sim_config *config) {
+int sim_parse_options(const char *rest, sim_config *config) {
     int error = parse_list(rest, config, true);
     if (error == 0)
         error = parse_list(rest, config, false);
     if (error)
         return error;
     if (config->atomic_bytes != 8 && config->atomic_bytes != 16 && config->atomic_bytes != 64)
-        return far_fail(FAR_ERR_INVALID, "sim: atomic_bytes is 8, 16 or 64");
+        return far_fail(FAR_ERR_INVALID, "sim: atomic_bytes must be 8, 16 or 64");
     if (config->size % 4096)
         return far_fail(FAR_ERR_INVALID, "sim: size must be a multiple of 4096");
     return 0;

@@ -1,4 +1,6 @@
-/* The world: its memory, its event queue in virtual time, and the loops that run it. */
+/* The world of the simulator contains the memory nodes, the queue of events ordered by virtual time, and the loops that
+ * take events from the queue and run them. `far_sim_open` creates or joins a world, `far_sim_run_client` and
+ * `far_sim_run` run its clients, and the other files of this folder schedule events with `sim_push_event`. */
 #include "base/error.h"
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
@@ -7,12 +9,14 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define STILL_MAX 2000000 /* more events at one instant of virtual time: a client must be in an endless loop */
+/* If more events than this run at one instant of virtual time, a client must be in an endless loop, and the run ends.
+ */
+#define EVENTS_AT_NOW_MAX 2000000
 
-static far_sim_world *worlds; /* one OS thread, so no lock */
+static far_sim_world *worlds; /* all worlds of the process; no lock, because one OS thread uses them */
 
 static void world_free(far_sim_world *world);
-static void give_up(far_sim_world *world, const char *why);
+static void abandon_outside_wait(far_sim_world *world, const char *why);
 
 
 void *sim_allocate(size_t bytes) {
@@ -27,7 +31,7 @@ void *sim_allocate(size_t bytes) {
 
 /* ---- The event queue: a heap of four children per event ---- */
 
-static bool event_before(const sim_event *a, const sim_event *b) {
+static bool event_precedes(const sim_event *a, const sim_event *b) {
     return a->time != b->time ? a->time < b->time : a->sequence < b->sequence;
 }
 
@@ -43,7 +47,7 @@ static void heap_push(sim_heap *heap, sim_event event) {
         heap->capacity = capacity;
     }
     size_t at = heap->count++;
-    while (at > 0 && event_before(&event, &heap->events[(at - 1) / 4])) {
+    while (at > 0 && event_precedes(&event, &heap->events[(at - 1) / 4])) {
         heap->events[at] = heap->events[(at - 1) / 4];
         at = (at - 1) / 4;
     }
@@ -59,9 +63,9 @@ static void heap_pop(sim_heap *heap) {
         if (child >= heap->count)
             break;
         for (size_t i = child + 1; i < end; i++)
-            if (event_before(&heap->events[i], &heap->events[best]))
+            if (event_precedes(&heap->events[i], &heap->events[best]))
                 best = i;
-        if (!event_before(&heap->events[best], &last))
+        if (!event_precedes(&heap->events[best], &last))
             break;
         heap->events[at] = heap->events[best];
         at = best;
@@ -70,7 +74,7 @@ static void heap_pop(sim_heap *heap) {
 }
 
 
-void sim_push(far_sim_world *world, uint64_t time, sim_event_kind kind, void *object, uint32_t generation) {
+void sim_push_event(far_sim_world *world, uint64_t time, sim_event_kind kind, void *object, uint32_t generation) {
     if (time < world->now)
         time = world->now;
     heap_push(&world->heap, (sim_event){time, world->sequence++, object, generation, kind});
@@ -80,7 +84,7 @@ void sim_push(far_sim_world *world, uint64_t time, sim_event_kind kind, void *ob
 static bool event_is_stale(const sim_event *event) {
     switch ((sim_event_kind)event->kind) {
     case SIM_RESUME:
-        return ((far_sim_client *)event->object)->wakes != event->generation;
+        return ((far_sim_client *)event->object)->wake_generation != event->generation;
     case SIM_CALL:
         return false;
     default:
@@ -95,7 +99,7 @@ typedef struct sim_call {
 } sim_call;
 
 
-static void handle(far_sim_world *world, const sim_event *event) {
+static void handle_event(far_sim_world *world, const sim_event *event) {
     switch ((sim_event_kind)event->kind) {
     case SIM_RESUME:
         sim_client_resume(event->object);
@@ -104,7 +108,7 @@ static void handle(far_sim_world *world, const sim_event *event) {
         sim_verb_arrive(world, event->object);
         return;
     case SIM_EFFECT:
-        sim_effect(world, event->object);
+        sim_run_effect(world, event->object);
         return;
     case SIM_DONE:
         sim_verb_done(world, event->object);
@@ -119,24 +123,24 @@ static void handle(far_sim_world *world, const sim_event *event) {
 }
 
 
-void sim_drop_stale(far_sim_world *world) {
+void sim_drop_stale_events(far_sim_world *world) {
     while (world->heap.count && event_is_stale(&world->heap.events[0]))
         heap_pop(&world->heap);
 }
 
 
-bool sim_step(far_sim_world *world, uint64_t bound) {
-    sim_drop_stale(world);
+bool sim_run_next_event(far_sim_world *world, uint64_t bound) {
+    sim_drop_stale_events(world);
     if (!world->heap.count || world->heap.events[0].time > bound)
         return false;
     sim_event event = world->heap.events[0];
     if (event.time > world->now)
-        world->still = 0;
-    else if (world->still++ > STILL_MAX)
+        world->events_at_now = 0;
+    else if (world->events_at_now++ > EVENTS_AT_NOW_MAX)
         return false;
     heap_pop(&world->heap);
     world->now = event.time;
-    handle(world, &event);
+    handle_event(world, &event);
     return true;
 }
 
@@ -144,7 +148,7 @@ bool sim_step(far_sim_world *world, uint64_t bound) {
 void far_sim_at(far_sim_world *world, uint64_t time, void (*fn)(void *arg), void *arg) {
     sim_call *call = sim_allocate(sizeof *call);
     *call = (sim_call){fn, arg};
-    sim_push(world, time * SIM_PS, SIM_CALL, call, 0);
+    sim_push_event(world, time * SIM_PS, SIM_CALL, call, 0);
 }
 
 
@@ -158,7 +162,8 @@ typedef struct loop_frame {
 } loop_frame;
 
 
-/* Event loops nest: code that an event runs may wait, which runs a loop of its own. */
+/* Starts a nested event loop and returns the state of the enclosing one for `loop_leave`. Loops nest because code that
+ * an event runs may itself wait for virtual time to pass. */
 static loop_frame loop_enter(far_sim_world *world, sim_scope scope, far_sim_client *client, uint64_t bound) {
     loop_frame frame = {world->bound, world->scope, world->scope_client, world->running, world->loop};
     world->depth++;
@@ -168,7 +173,7 @@ static loop_frame loop_enter(far_sim_world *world, sim_scope scope, far_sim_clie
     world->running = &world->outside;
     world->loop = far_context_current();
     if (scope != SIM_SCOPE_NONE)
-        sim_release_ready(world);
+        sim_wake_skipped_clients(world);
     return frame;
 }
 
@@ -184,18 +189,18 @@ static void loop_leave(far_sim_world *world, loop_frame frame) {
 }
 
 
-static uint64_t limit_of(const far_sim_world *world) {
+static uint64_t time_limit(const far_sim_world *world) {
     return world->limit ? world->now + world->limit * SIM_PS : SIM_NEVER - 1;
 }
 
 
-static void pass_time(far_sim_world *world, uint64_t until) {
+static void advance_time(far_sim_world *world, uint64_t until) {
     if (world->now < until)
         world->now = until;
 }
 
 
-static far_sim_result give_in(far_sim_world *world, far_sim_result result) {
+static far_sim_result report_failed_run(far_sim_world *world, far_sim_result result) {
     fprintf(stderr, "sim: %s at %llu ns (seed %llu)\n", far_sim_result_name(result),
             (unsigned long long)far_sim_now(world), (unsigned long long)world->config.seed);
     far_sim_print_state(world, stderr);
@@ -203,7 +208,7 @@ static far_sim_result give_in(far_sim_world *world, far_sim_result result) {
 }
 
 
-static bool others_left(const far_sim_world *world, const far_sim_client *but) {
+static bool other_clients_remain(const far_sim_world *world, const far_sim_client *but) {
     for (const far_sim_client *c = world->clients; c; c = c->next)
         if (c != but && !c->background && c->state != SIM_ENDED)
             return true;
@@ -213,25 +218,25 @@ static bool others_left(const far_sim_world *world, const far_sim_client *but) {
 
 far_sim_result far_sim_run_client(far_sim_client *client) {
     far_sim_world *world = client->world;
-    uint64_t limit = limit_of(world);
+    uint64_t limit = time_limit(world);
     far_sim_result result;
     loop_frame frame = loop_enter(world, SIM_SCOPE_ONE, client, limit);
     world->hold_client = NULL;
     for (;;) {
         if (client->state == SIM_ENDED)
             result = FAR_SIM_ENDED;
-        else if (client->state == SIM_STOPPED && !client->ready)
+        else if (client->state == SIM_STOPPED && !client->skipped)
             result = FAR_SIM_STOPPED;
-        else if (world->hold_client == client || (client->until == SIM_NEVER && sim_client_stuck(client)))
+        else if (world->hold_client == client || (client->until == SIM_NEVER && sim_client_waits_for_holds(client)))
             result = FAR_SIM_HELD;
-        else if (sim_step(world, limit))
+        else if (sim_run_next_event(world, limit))
             continue;
         else if (world->heap.count)
-            result = give_in(world, FAR_SIM_LIMIT);
-        else if (others_left(world, client))
+            result = report_failed_run(world, FAR_SIM_LIMIT);
+        else if (other_clients_remain(world, client))
             result = FAR_SIM_WAITING;
         else
-            result = give_in(world, FAR_SIM_DEADLOCK);
+            result = report_failed_run(world, FAR_SIM_DEADLOCK);
         break;
     }
     loop_leave(world, frame);
@@ -239,17 +244,18 @@ far_sim_result far_sim_run_client(far_sim_client *client) {
 }
 
 
-/* What far_sim_run would return if it ended now; FAR_SIM_WAITING: it has to go on. dry: no event is left. */
-static far_sim_result summary(const far_sim_world *world, bool dry) {
+/* Returns what `far_sim_run` would return if it ended now, or FAR_SIM_WAITING if the run must continue. `dry` is true
+ * when the queue contains no event any more. */
+static far_sim_result result_of_all_clients(const far_sim_world *world, bool dry) {
     unsigned held = 0, stopped = 0, moving = 0;
-    if (world->live == 0)
+    if (world->unfinished_clients == 0)
         return FAR_SIM_ENDED;
     for (const far_sim_client *c = world->clients; c; c = c->next) {
         if (c->background || c->state == SIM_ENDED)
             continue;
-        if (c->state == SIM_STOPPED && !c->ready)
+        if (c->state == SIM_STOPPED && !c->skipped)
             stopped++;
-        else if (sim_client_stuck(c))
+        else if (sim_client_waits_for_holds(c))
             held++;
         else
             moving++;
@@ -261,21 +267,21 @@ static far_sim_result summary(const far_sim_world *world, bool dry) {
 
 
 far_sim_result far_sim_run(far_sim_world *world) {
-    uint64_t limit = limit_of(world);
+    uint64_t limit = time_limit(world);
     far_sim_result result;
     loop_frame frame = loop_enter(world, SIM_SCOPE_ALL, NULL, limit);
     for (;;) {
-        world->summary_due = false;
-        if ((result = summary(world, false)) != FAR_SIM_WAITING)
+        world->states_changed = false;
+        if ((result = result_of_all_clients(world, false)) != FAR_SIM_WAITING)
             break;
         bool more = true;
-        while (more && !world->summary_due)
-            more = sim_step(world, limit);
+        while (more && !world->states_changed)
+            more = sim_run_next_event(world, limit);
         if (more)
             continue;
-        result = world->heap.count ? FAR_SIM_LIMIT : summary(world, true);
+        result = world->heap.count ? FAR_SIM_LIMIT : result_of_all_clients(world, true);
         if (result == FAR_SIM_LIMIT || result == FAR_SIM_DEADLOCK)
-            give_in(world, result);
+            report_failed_run(world, result);
         break;
     }
     loop_leave(world, frame);
@@ -286,48 +292,49 @@ far_sim_result far_sim_run(far_sim_world *world) {
 void far_sim_run_for(far_sim_world *world, uint64_t ns) {
     uint64_t until = world->now + ns * SIM_PS;
     loop_frame frame = loop_enter(world, SIM_SCOPE_ALL, NULL, until);
-    while (sim_step(world, until)) {
+    while (sim_run_next_event(world, until)) {
     }
-    pass_time(world, until);
+    advance_time(world, until);
     loop_leave(world, frame);
 }
 
 
-/* A wait from outside any client cannot end. All connections are fenced, so that whoever waits for a verb gets an error. (Code
- * that waits for something else would still hang.) */
-static void give_up(far_sim_world *world, const char *why) {
+/* Called when a wait of code outside any client can never end. It fences all connections, so that a caller that waits
+ * for a verb gets an error. A caller that waits for anything else would wait forever, so after a million more waits the
+ * process is aborted. */
+static void abandon_outside_wait(far_sim_world *world, const char *why) {
     if (!world->deadlocked) {
-        fprintf(stderr, "sim: %s in a call from outside at %llu ns (seed %llu)\n", why,
+        fprintf(stderr, "sim: %s in a call from outside of all clients at %llu ns (seed %llu)\n", why,
                 (unsigned long long)far_sim_now(world), (unsigned long long)world->config.seed);
         far_sim_print_state(world, stderr);
         world->deadlocked = true;
         for (sim_conn *conn = world->conns; conn; conn = conn->next)
             if (!conn->fenced)
-                sim_fence(conn, FAR_ERR_UNREACHABLE);
+                sim_fence_conn(conn, FAR_ERR_UNREACHABLE);
     }
     if (++world->waits_after_deadlock > 1000000) {
-        fprintf(stderr, "sim: the caller goes on waiting after its connections failed: giving up\n");
+        fprintf(stderr, "sim: the caller still waits after its connections were fenced; the process is aborted\n");
         abort();
     }
 }
 
 
-void sim_run_outside(far_sim_world *world, atomic_uint *token, uint64_t until) {
-    uint64_t limit = limit_of(world);
-    /* A callback that waits inside a run keeps the scope of that run. */
+void sim_wait_outside(far_sim_world *world, atomic_uint *token, uint64_t until) {
+    uint64_t limit = time_limit(world);
+    /* If a callback inside a run waits, the same clients run as in that run. */
     sim_scope scope = world->depth ? world->scope : SIM_SCOPE_NONE;
     loop_frame frame = loop_enter(world, scope, world->scope_client, until < limit ? until : limit);
     while ((!token || atomic_load_explicit(token, memory_order_relaxed) == 0) && world->now < until) {
         if (world->deadlocked && token) {
-            give_up(world, "");
+            abandon_outside_wait(world, "");
             break;
         }
-        if (sim_step(world, world->bound))
+        if (sim_run_next_event(world, world->bound))
             continue;
-        if (until != SIM_NEVER && (until <= limit || !world->heap.count) && world->still <= STILL_MAX)
-            pass_time(world, until);
+        if (until != SIM_NEVER && (until <= limit || !world->heap.count) && world->events_at_now <= EVENTS_AT_NOW_MAX)
+            advance_time(world, until);
         else
-            give_up(world, world->heap.count ? "limit" : "deadlock");
+            abandon_outside_wait(world, world->heap.count ? "limit" : "deadlock");
         break;
     }
     loop_leave(world, frame);
@@ -344,8 +351,9 @@ static far_sim_world *find_world(const char *name) {
 }
 
 
-/* Pages that nobody touches cost nothing: tests make thousands of worlds. */
-static uint8_t *map_node(size_t bytes) {
+/* Maps the memory of one node. MAP_NORESERVE makes pages that are never touched free of cost, which matters because
+ * tests create thousands of worlds. */
+static uint8_t *map_memory_node(size_t bytes) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
@@ -353,7 +361,7 @@ static uint8_t *map_node(size_t bytes) {
 
 static int world_new(const sim_config *config, far_sim_world **made) {
     sim_cost cost;
-    int error = sim_cost_make(config, &cost);
+    int error = sim_compute_costs(config, &cost);
     if (error)
         return error;
     far_sim_world *world = calloc(1, sizeof *world);
@@ -366,8 +374,8 @@ static int world_new(const sim_config *config, far_sim_world **made) {
     world->memory = calloc(config->memory_nodes, sizeof *world->memory);
     bool short_of_memory = !world->memory;
     for (unsigned i = 0; !short_of_memory && i < config->memory_nodes; i++)
-        short_of_memory = !(world->memory[i].bytes = map_node(config->size));
-    short_of_memory = short_of_memory || sim_tables_make(world) < 0;
+        short_of_memory = !(world->memory[i].bytes = map_memory_node(config->size));
+    short_of_memory = short_of_memory || sim_create_node_tables(world) < 0;
     if (short_of_memory) {
         world_free(world);
         return far_fail(FAR_ERR_NO_MEMORY, "sim: no memory for %llu nodes of %llu bytes",
@@ -397,7 +405,7 @@ static void world_free(far_sim_world *world) {
     sim_clients_free(world);
     sim_conns_free(world);
     sim_holds_free(world);
-    sim_watch_free(world);
+    sim_checker_free(world);
     while (world->nodes) {
         sim_node *node = world->nodes;
         world->nodes = node->next;
@@ -408,7 +416,7 @@ static void world_free(far_sim_world *world) {
             munmap(world->memory[i].bytes, world->config.size);
     for (unsigned i = 0; i < SIM_ERRORS_KEPT; i++)
         free(world->error_texts[i]);
-    sim_tables_free(world);
+    sim_free_node_tables(world);
     free(world->memory);
     free(world->words.slots);
     free(world->heap.events);
@@ -417,13 +425,13 @@ static void world_free(far_sim_world *world) {
 }
 
 
-static void node_fill(sim_node *node, const char *rest) {
+static void init_compute_node(sim_node *node, const char *rest) {
     const sim_config *config = &node->world->config;
     const sim_nic_config *nic = &config->nic;
     far_fabric *fabric = &node->fabric;
     uint64_t min_rtt = nic->rtt_read < nic->rtt_write ? nic->rtt_read : nic->rtt_write;
-    fabric->ops = config->questions ? &sim_fabric_ops_asking : &sim_fabric_ops;
-    fabric->watch = &sim_watch_ops;
+    fabric->ops = config->questions ? &sim_fabric_ops_with_control : &sim_fabric_ops;
+    fabric->watch = &sim_checker_ops;
     atomic_store_explicit(&far_is_simulated, true, memory_order_relaxed);
     fabric->host = &node->host;
     fabric->capabilities = (far_capabilities){
@@ -446,14 +454,14 @@ int far_sim_open(const char *rest, far_fabric **fabric) {
     sim_config config;
     far_sim_world *world = NULL;
     sim_config_defaults(&config);
-    int error = sim_parse(rest, &config);
+    int error = sim_parse_options(rest, &config);
     if (error)
         return error;
     if (config.name[0] && (world = find_world(config.name))) {
         sim_config wanted = world->config;
-        error = sim_parse(rest, &wanted);
+        error = sim_parse_options(rest, &wanted);
         if (error == 0 && memcmp(&wanted, &world->config, sizeof wanted) != 0)
-            error = far_fail(FAR_ERR_INVALID, "sim: '%s' exists with other options", config.name);
+            error = far_fail(FAR_ERR_INVALID, "sim: the world '%s' exists with other options", config.name);
     } else {
         error = world_new(&config, &world);
     }
@@ -465,15 +473,16 @@ int far_sim_open(const char *rest, far_fabric **fabric) {
     *last = node;
     node->world = world;
     node->number = world->nodes_made++;
-    node_fill(node, rest);
+    init_compute_node(node, rest);
     world->fabrics++;
     *fabric = &node->fabric;
     return 0;
 }
 
 
-/* The compute node's struct stays until the world ends: clients of it may still be unwinding. */
-void sim_close(far_fabric *fabric) {
+/* Closes the handle. The structure of its compute node is kept until the world ends, because clients of that node may
+ * still be unwinding their stacks. */
+void sim_close_fabric(far_fabric *fabric) {
     far_sim_world *world = sim_world(fabric);
     world->fabrics--;
     if (world->fabrics == 0 && world->depth == 0)
@@ -481,7 +490,7 @@ void sim_close(far_fabric *fabric) {
 }
 
 
-/* ---- Small questions ---- */
+/* ---- Accessors ---- */
 
 far_sim_world *far_sim_world_of(far_fabric *fabric) {
     return sim_world(fabric);

@@ -1,11 +1,15 @@
-/* The node cache: decoded inner nodes, found by pointer (address and incarnation). A cached node is never wrong about
- * what its children begin with, only out of date: whoever is led to a node looks at its fences.
+/* CHIME: the cache of decoded inner nodes, shared by all tasks of a handle. An entry is found by the pointer to its
+ * node, which includes the incarnation tag. An entry may lack recent children or name nodes that no longer exist, but
+ * it never leads to a node right of the key, because a node's low fence (the smallest key that it may hold) never
+ * changes. An operation therefore checks the fences of the node to which an entry leads.
  *
- * Pivots and children are packed: the smallest of them, and of each other one the difference in as few bytes as all
- * need. Pivots are chosen with as many zero bits at their end as possible (split.c), which are not kept either.
+ * Pivots (the keys that separate children) and child pointers are packed. The entry stores the smallest pivot and the
+ * smallest pointer in full, and for each other one the difference from the smallest, in as many bytes as the largest
+ * difference needs. Trailing zero bits of pivots are not stored; restructure_split.c chooses pivots with many of them.
  *
- * Eviction takes nodes just above the leaves first, the colder one of two; the few above them stay as long as there is
- * any other. An entry is trusted for 2^14 epochs only: tags repeat after 2^15. */
+ * Eviction first removes nodes of level 1, the parents of leaves: it compares two random ones and evicts the less used
+ * one. Nodes of higher levels, which are few, are evicted only if no node of level 1 is left. An entry is used for 2^14
+ * epochs at most, because incarnation tags repeat after 2^15 epochs. */
 #include "base/budget.h"
 #include "base/error.h"
 #include "base/readers.h"
@@ -15,60 +19,70 @@
 
 #define SHARDS      64
 #define EPOCHS_MAX  (1u << 14)
-#define EVICT_LEAST 4096 /* bytes: a call has to pay */
+#define EVICT_LEAST 4096 /* smallest number of bytes that one call of evict_entries frees */
 
-typedef struct entry {
-    struct entry *next;
+typedef struct cached_node {
+    struct cached_node *next; /* next entry in the same hash bucket */
     chime_ptr ptr, sibling;
-    uint64_t epoch, first_base, child_base;
-    uint64_t high; /* its first bytes */
-    uint32_t bytes;
-    uint16_t count;
-    uint8_t level, first_width, first_shift, child_width;
-    bool bounded;
-    atomic_bool renew; /* whoever comes next READs the node again; the others go by this meanwhile */
-    atomic_uchar uses;
-    uint8_t data[]; /* pivots, children, with byte strings: offsets (4 each, one more) and bytes */
-} entry;
+    uint64_t epoch; /* epoch at which the node was READ */
+    /* smallest pivot (its first 8 bytes) and smallest child pointer; the packed ones are differences from these */
+    uint64_t first_base, child_base;
+    uint64_t high;  /* first 8 bytes of the node's high fence, the first key beyond the node; valid if `bounded` */
+    uint32_t bytes; /* memory that the entry uses, charged to the budget */
+    uint16_t count; /* number of children */
+    uint8_t level;
+    uint8_t first_width, child_width; /* bytes per packed pivot and per packed child pointer */
+    uint8_t first_shift;              /* number of trailing zero bits that all pivots share and that are not stored */
+    bool bounded;                     /* the node has a high fence, because it has a right sibling */
+    /* set if the node must be READ again: the next operation does so, while other operations use this entry */
+    atomic_bool renew;
+    atomic_uchar uses; /* number of recent uses of the entry, by which the eviction chooses */
+    /* packed pivots, then packed child pointers; for byte-string keys also count + 2 offsets of 4 bytes, and the bytes
+     * of the pivots */
+    uint8_t data[];
+} cached_node;
 
+/* One of the hash tables of the cache. Each contains the entries of some of the nodes and has a lock of its own. */
 typedef struct shard {
     far_spin lock;
-    entry **bucket;
-    unsigned mask, count, lowest; /* buckets - 1; entries; of them at level 1 */
+    cached_node **bucket;
+    unsigned mask;         /* number of buckets - 1 */
+    unsigned count;        /* number of entries */
+    unsigned level1_count; /* number of entries of level 1 */
 } shard;
 
 struct chime_cache {
     far_readers readers;
     far_budget_cache *budget;
     bool packed;
-    atomic_uint hand;
+    atomic_uint hand; /* index of the shard at which the next eviction begins */
     shard shard[SHARDS];
 };
 
 
-static uint64_t mix(chime_ptr p) {
+static uint64_t hash_pointer(chime_ptr p) {
     uint64_t h = p * 0x9e3779b97f4a7c15ull;
     return h ^ h >> 32;
 }
 
 
 static shard *shard_of(chime_cache *c, chime_ptr p, unsigned *number) {
-    *number = (unsigned)(mix(p) >> 8) % SHARDS;
+    *number = (unsigned)(hash_pointer(p) >> 8) % SHARDS;
     return &c->shard[*number];
 }
 
 
-static entry **find(shard *s, chime_ptr p) {
-    entry **at = s->bucket ? &s->bucket[(mix(p) >> 16) & s->mask] : NULL;
+static cached_node **find_entry(shard *s, chime_ptr p) {
+    cached_node **at = s->bucket ? &s->bucket[(hash_pointer(p) >> 16) & s->mask] : NULL;
     while (at && *at && (*at)->ptr != p)
         at = &(*at)->next;
     return at && *at ? at : NULL;
 }
 
 
-/* Packing. */
+/* Packing of pivots, child pointers and byte strings. */
 
-static unsigned width_of(uint64_t most) {
+static unsigned bytes_needed(uint64_t most) {
     unsigned width = 0;
     for (; most; most >>= 8)
         width++;
@@ -76,30 +90,31 @@ static unsigned width_of(uint64_t most) {
 }
 
 
-static uint64_t mask_of(unsigned width) {
+static uint64_t mask_of_width(unsigned width) {
     return width == 8 ? ~0ull : (1ull << 8 * width) - 1;
 }
 
 
-static uint64_t load(const uint8_t *from, uint64_t mask) {
+static uint64_t load_packed(const uint8_t *from, uint64_t mask) {
     uint64_t value;
     memcpy(&value, from, 8);
     return value & mask;
 }
 
 
-static uint64_t first_of(const entry *e, unsigned i) {
-    return e->first_base + (load(e->data + i * e->first_width, mask_of(e->first_width)) << e->first_shift);
+static uint64_t pivot_first_word(const cached_node *e, unsigned i) {
+    return e->first_base + (load_packed(e->data + i * e->first_width, mask_of_width(e->first_width)) << e->first_shift);
 }
 
 
-static chime_ptr child_of(const entry *e, unsigned i) {
+static chime_ptr pivot_child(const cached_node *e, unsigned i) {
     const uint8_t *children = e->data + e->count * e->first_width;
-    return e->child_base + (load(children + i * e->child_width, mask_of(e->child_width)) << 7);
+    return e->child_base + (load_packed(children + i * e->child_width, mask_of_width(e->child_width)) << 7);
 }
 
 
-static far_bytes bytes_of(const entry *e, unsigned i) { /* i == count: of high */
+/* Returns the bytes of pivot i. With i == count, returns the bytes of the high fence. */
+static far_bytes pivot_bytes(const cached_node *e, unsigned i) {
     const uint8_t *offsets = e->data + e->count * (e->first_width + e->child_width);
     uint32_t from, to;
     memcpy(&from, offsets + 4 * i, 4);
@@ -108,7 +123,7 @@ static far_bytes bytes_of(const entry *e, unsigned i) { /* i == count: of high *
 }
 
 
-static far_bytes fence_bytes(const chime_fence *f, uint8_t small[8]) {
+static far_bytes fence_full_bytes(const chime_fence *f, uint8_t small[8]) {
     if (!chime_ref_is_inline(f->word))
         return f->bytes;
     for (unsigned i = 0; i < 7; i++)
@@ -117,8 +132,9 @@ static far_bytes fence_bytes(const chime_fence *f, uint8_t small[8]) {
 }
 
 
-/* Where the widths come from: the largest difference, without the zero bits that all have at their end. */
-static void choose_widths(entry *e, const chime_inner *inner, bool packed) {
+/* Sets the widths of pivots and child pointers from their largest differences, without the trailing zero bits that all
+ * pivots share. */
+static void choose_widths(cached_node *e, const chime_inner *inner, bool packed) {
     uint64_t bits = 0, children = 0, least = ~0ull, most = 0;
     for (unsigned i = 0; i < inner->count; i++) {
         bits |= inner->pivot[i].first - inner->pivot[0].first;
@@ -129,30 +145,30 @@ static void choose_widths(entry *e, const chime_inner *inner, bool packed) {
     e->first_base = inner->pivot[0].first;
     e->child_base = least;
     e->first_shift = packed && bits ? (uint8_t)__builtin_ctzll(bits) : 0;
-    e->first_width = packed ? (uint8_t)width_of(bits >> e->first_shift) : 8;
-    e->child_width = packed ? (uint8_t)width_of(children) : 8;
+    e->first_width = packed ? (uint8_t)bytes_needed(bits >> e->first_shift) : 8;
+    e->child_width = packed ? (uint8_t)bytes_needed(children) : 8;
 }
 
 
-static size_t string_bytes(const chime_state *st, const chime_inner *inner) {
+static size_t packed_string_bytes(const chime_state *st, const chime_inner *inner) {
     uint8_t small[8];
     size_t bytes = 0;
-    if (st->fixed)
+    if (st->inline_items)
         return 0;
     for (unsigned i = 0; i < inner->count; i++)
-        bytes += fence_bytes(&inner->pivot[i], small).length;
-    bytes += inner->bounded ? fence_bytes(&inner->high, small).length : 0;
+        bytes += fence_full_bytes(&inner->pivot[i], small).length;
+    bytes += inner->bounded ? fence_full_bytes(&inner->high, small).length : 0;
     return bytes + 4 * (inner->count + 2u);
 }
 
 
-static void pack_strings(entry *e, const chime_inner *inner) {
+static void pack_strings(cached_node *e, const chime_inner *inner) {
     uint8_t small[8], *offsets = e->data + e->count * (e->first_width + e->child_width),
                       *bytes = offsets + 4 * (e->count + 2u);
     uint32_t at = 0;
     for (unsigned i = 0; i <= e->count; i++) {
-        far_bytes b = i < e->count     ? fence_bytes(&inner->pivot[i], small)
-                      : inner->bounded ? fence_bytes(&inner->high, small)
+        far_bytes b = i < e->count     ? fence_full_bytes(&inner->pivot[i], small)
+                      : inner->bounded ? fence_full_bytes(&inner->high, small)
                                        : (far_bytes){NULL, 0};
         memcpy(offsets + 4 * i, &at, 4);
         if (b.length)
@@ -163,53 +179,54 @@ static void pack_strings(entry *e, const chime_inner *inner) {
 }
 
 
-static entry *new_entry(const chime_state *st, const chime_inner *inner, bool packed, uint64_t epoch) {
-    entry head = {.ptr = inner->ptr,
-                  .sibling = inner->sibling,
-                  .epoch = epoch,
-                  .high = inner->high.first,
-                  .count = (uint16_t)inner->count,
-                  .level = (uint8_t)inner->level,
-                  .bounded = inner->bounded};
+static cached_node *new_entry(const chime_state *st, const chime_inner *inner, bool packed, uint64_t epoch) {
+    cached_node head = {.ptr = inner->ptr,
+                        .sibling = inner->sibling,
+                        .epoch = epoch,
+                        .high = inner->high.first,
+                        .count = (uint16_t)inner->count,
+                        .level = (uint8_t)inner->level,
+                        .bounded = inner->bounded};
     choose_widths(&head, inner, packed);
-    size_t data = inner->count * ((size_t)head.first_width + head.child_width) + string_bytes(st, inner) + 8;
-    entry *e = malloc(sizeof(*e) + data);
+    size_t data = inner->count * ((size_t)head.first_width + head.child_width) + packed_string_bytes(st, inner) + 8;
+    cached_node *e = malloc(sizeof(*e) + data);
     if (!e)
         return NULL;
     memcpy(e, &head, sizeof(head));
-    e->bytes = (uint32_t)((sizeof(*e) + data + 8 + 15) / 16 * 16 + 8); /* with the heap's head and a bucket */
+    /* The size of the entry includes the header of the heap block and a hash bucket. */
+    e->bytes = (uint32_t)((sizeof(*e) + data + 8 + 15) / 16 * 16 + 8);
     for (unsigned i = 0; i < e->count; i++) {
         uint64_t first = (inner->pivot[i].first - e->first_base) >> e->first_shift,
                  child = (inner->child[i] - e->child_base) >> 7;
         memcpy(e->data + i * e->first_width, &first, e->first_width);
         memcpy(e->data + e->count * e->first_width + i * e->child_width, &child, e->child_width);
     }
-    if (!st->fixed)
+    if (!st->inline_items)
         pack_strings(e, inner);
     return e;
 }
 
 
-/* Routing. */
+/* Routing keys through cached nodes. */
 
-static inline int compare_at(const entry *e, const chime_state *st, unsigned i, const chime_key *key) {
-    uint64_t first = i < e->count ? first_of(e, i) : e->high;
+static inline int compare_pivot_to_key(const cached_node *e, const chime_state *st, unsigned i, const chime_key *key) {
+    uint64_t first = i < e->count ? pivot_first_word(e, i) : e->high;
     if (first != key->first)
         return first < key->first ? -1 : 1;
-    return st->fixed ? 0 : far_bytes_compare(bytes_of(e, i), key->bytes);
+    return st->inline_items ? 0 : far_bytes_compare(pivot_bytes(e, i), key->bytes);
 }
 
 
-/* Pivots are compared as they are packed, with the first bytes of the key, packed likewise; where that makes no
- * difference, byte strings by all of their bytes. */
-static unsigned child_for(const entry *e, const chime_state *st, const chime_key *key) {
-    const uint64_t mask = mask_of(e->first_width), packed = (key->first - e->first_base) >> e->first_shift;
+/* Returns the index of the child for the key, by binary search. The packed form of the pivots is compared with the
+ * key's first 8 bytes, packed in the same way. If they are equal, byte-string keys are compared in full. */
+static unsigned find_child_index(const cached_node *e, const chime_state *st, const chime_key *key) {
+    const uint64_t mask = mask_of_width(e->first_width), packed = (key->first - e->first_base) >> e->first_shift;
     unsigned low = 0, high = key->first < e->first_base ? 1 : e->count;
     while (high - low > 1) {
         unsigned middle = (low + high) / 2;
-        uint64_t pivot = load(e->data + middle * e->first_width, mask);
-        bool by_bytes = pivot == packed && !st->fixed;
-        if (by_bytes ? far_bytes_compare(bytes_of(e, middle), key->bytes) <= 0 : pivot <= packed)
+        uint64_t pivot = load_packed(e->data + middle * e->first_width, mask);
+        bool by_bytes = pivot == packed && !st->inline_items;
+        if (by_bytes ? far_bytes_compare(pivot_bytes(e, middle), key->bytes) <= 0 : pivot <= packed)
             low = middle;
         else
             high = middle;
@@ -218,51 +235,52 @@ static unsigned child_for(const entry *e, const chime_state *st, const chime_key
 }
 
 
-void chime_route_in(const chime_state *st, const chime_inner *inner, const chime_key *key, chime_route *route) {
+void chime_route_in_node(const chime_state *st, const chime_inner *inner, const chime_key *key, chime_route *route) {
     route->level = inner->level;
-    route->right = inner->bounded && chime_fence_compare(st, &inner->high, key) <= 0;
+    route->right = inner->bounded && chime_compare_fence_to_key(st, &inner->high, key) <= 0;
     route->next = inner->sibling;
     if (route->right)
         return;
     unsigned at = 0;
-    while (at + 1 < inner->count && chime_fence_compare(st, &inner->pivot[at + 1], key) <= 0)
+    while (at + 1 < inner->count && chime_compare_fence_to_key(st, &inner->pivot[at + 1], key) <= 0)
         at++;
     route->next = inner->child[at];
 }
 
 
-static entry *usable(shard *s, chime_ptr p, uint64_t epoch) {
-    entry **at = find(s, p);
+static cached_node *find_usable_entry(shard *s, chime_ptr p, uint64_t epoch) {
+    cached_node **at = find_entry(s, p);
     return at && epoch - (*at)->epoch < EPOCHS_MAX ? *at : NULL;
 }
 
 
-/* As usable, but NULL, once, for an entry that is to be READ again. */
-static entry *usable_or_renewed(shard *s, chime_ptr p, uint64_t epoch) {
-    entry *e = usable(s, p, epoch);
+/* Returns the usable entry of the node, or NULL. If a renewal of the entry was requested, the function returns NULL to
+ * one caller, which READs the node again; other callers get the old entry meanwhile. */
+static cached_node *find_usable_or_take_renewal(shard *s, chime_ptr p, uint64_t epoch) {
+    cached_node *e = find_usable_entry(s, p, epoch);
     bool renew = e && atomic_load_explicit(&e->renew, memory_order_relaxed);
     return renew && atomic_exchange_explicit(&e->renew, false, memory_order_relaxed) ? NULL : e;
 }
 
 
-static void touch(entry *e) {
+static void count_use(cached_node *e) {
     unsigned uses = atomic_load_explicit(&e->uses, memory_order_relaxed);
     if (uses < 255)
         atomic_store_explicit(&e->uses, (unsigned char)(uses + 1), memory_order_relaxed);
 }
 
 
-static bool route_by(chime_cache *c, const chime_state *st, chime_ptr node, const chime_key *key, uint64_t epoch,
-                     bool renews, chime_route *route) {
+static bool route_in_entry(chime_cache *c, const chime_state *st, chime_ptr node, const chime_key *key, uint64_t epoch,
+                           bool renews, chime_route *route) {
     unsigned number;
     shard *s = shard_of(c, node, &number);
     unsigned place = far_readers_enter(&c->readers, &s->lock, number);
-    entry *e = renews ? usable_or_renewed(s, node, epoch) : usable(s, node, epoch);
+    cached_node *e = renews ? find_usable_or_take_renewal(s, node, epoch) : find_usable_entry(s, node, epoch);
     if (e) {
-        touch(e);
+        count_use(e);
         route->level = e->level;
-        route->right = e->bounded && compare_at(e, st, e->count, key) <= 0;
-        route->next = route->right ? e->sibling : child_of(e, child_for(e, st, key));
+        route->right = e->bounded && compare_pivot_to_key(e, st, e->count, key) <= 0;
+        route->next = route->right ? e->sibling : pivot_child(e, find_child_index(e, st, key));
     }
     far_readers_leave(&c->readers, place);
     return e != NULL;
@@ -271,13 +289,13 @@ static bool route_by(chime_cache *c, const chime_state *st, chime_ptr node, cons
 
 bool chime_cache_route(chime_cache *c, const chime_state *st, chime_ptr node, const chime_key *key, uint64_t epoch,
                        chime_route *route) {
-    return route_by(c, st, node, key, epoch, false, route);
+    return route_in_entry(c, st, node, key, epoch, false, route);
 }
 
 
-bool chime_cache_route_renewed(chime_cache *c, const chime_state *st, chime_ptr node, const chime_key *key,
-                               uint64_t epoch, chime_route *route) {
-    return route_by(c, st, node, key, epoch, true, route);
+bool chime_cache_route_or_renew(chime_cache *c, const chime_state *st, chime_ptr node, const chime_key *key,
+                                uint64_t epoch, chime_route *route) {
+    return route_in_entry(c, st, node, key, epoch, true, route);
 }
 
 
@@ -286,13 +304,13 @@ unsigned chime_cache_children(chime_cache *c, const chime_state *st, chime_ptr n
     unsigned number, given = 0;
     shard *s = shard_of(c, node, &number);
     unsigned place = far_readers_enter(&c->readers, &s->lock, number);
-    entry *e = usable(s, node, epoch);
-    if (e && !(e->bounded && compare_at(e, st, e->count, key) <= 0)) {
-        touch(e);
-        for (unsigned at = child_for(e, st, key); at < e->count && given < most; at++) {
-            if (given && to && compare_at(e, st, at, to) >= 0)
+    cached_node *e = find_usable_entry(s, node, epoch);
+    if (e && !(e->bounded && compare_pivot_to_key(e, st, e->count, key) <= 0)) {
+        count_use(e);
+        for (unsigned at = find_child_index(e, st, key); at < e->count && given < most; at++) {
+            if (given && to && compare_pivot_to_key(e, st, at, to) >= 0)
                 break;
-            children[given++] = child_of(e, at);
+            children[given++] = pivot_child(e, at);
         }
     }
     far_readers_leave(&c->readers, place);
@@ -300,28 +318,28 @@ unsigned chime_cache_children(chime_cache *c, const chime_state *st, chime_ptr n
 }
 
 
-/* Changing. */
+/* Adding, replacing and removing entries. */
 
-static size_t take_out(shard *s, entry **at) {
-    entry *e = *at;
+static size_t remove_entry(shard *s, cached_node **at) {
+    cached_node *e = *at;
     size_t bytes = e->bytes;
     *at = e->next;
     s->count--;
-    s->lowest -= e->level == 1;
+    s->level1_count -= e->level == 1;
     free(e);
     return bytes;
 }
 
 
-static bool grow(shard *s) {
+static bool grow_buckets(shard *s) {
     unsigned buckets = s->bucket ? (s->mask + 1) * 2 : 8;
-    entry **bigger = calloc(buckets, sizeof(*bigger));
+    cached_node **bigger = calloc(buckets, sizeof(*bigger));
     if (!bigger)
         return s->bucket != NULL;
     for (unsigned i = 0; s->bucket && i <= s->mask; i++)
-        for (entry *e = s->bucket[i], *next; e; e = next) {
+        for (cached_node *e = s->bucket[i], *next; e; e = next) {
             next = e->next;
-            entry **to = &bigger[(mix(e->ptr) >> 16) & (buckets - 1)];
+            cached_node **to = &bigger[(hash_pointer(e->ptr) >> 16) & (buckets - 1)];
             e->next = *to;
             *to = e;
         }
@@ -332,7 +350,7 @@ static bool grow(shard *s) {
 }
 
 
-static bool install(chime_cache *c, entry *e) {
+static bool install_entry(chime_cache *c, cached_node *e) {
     unsigned number;
     if (!e || !far_budget_take(c->budget, e->bytes)) {
         free(e);
@@ -342,18 +360,18 @@ static bool install(chime_cache *c, entry *e) {
     bool installed = true;
     shard *s = shard_of(c, e->ptr, &number);
     far_writer_enter(&c->readers, &s->lock, number);
-    entry **old = find(s, e->ptr);
+    cached_node **old = find_entry(s, e->ptr);
     if (old) {
         unsigned uses = atomic_load_explicit(&(*old)->uses, memory_order_relaxed);
         atomic_store_explicit(&e->uses, (unsigned char)uses, memory_order_relaxed);
-        freed = take_out(s, old);
+        freed = remove_entry(s, old);
     }
-    if ((s->bucket && s->count <= s->mask) || grow(s)) {
-        entry **to = &s->bucket[(mix(e->ptr) >> 16) & s->mask];
+    if ((s->bucket && s->count <= s->mask) || grow_buckets(s)) {
+        cached_node **to = &s->bucket[(hash_pointer(e->ptr) >> 16) & s->mask];
         e->next = *to;
         *to = e;
         s->count++;
-        s->lowest += e->level == 1;
+        s->level1_count += e->level == 1;
     } else {
         freed += e->bytes;
         free(e);
@@ -367,11 +385,11 @@ static bool install(chime_cache *c, entry *e) {
 
 
 void chime_cache_put(chime_cache *c, const chime_state *st, const chime_inner *inner, uint64_t epoch) {
-    install(c, new_entry(st, inner, c->packed, epoch));
+    install_entry(c, new_entry(st, inner, c->packed, epoch));
 }
 
 
-static void unpack(const entry *e, const chime_state *st, chime_inner *inner) {
+static void unpack_entry(const cached_node *e, const chime_state *st, chime_inner *inner) {
     inner->ptr = e->ptr;
     inner->sibling = e->sibling;
     inner->level = e->level;
@@ -379,56 +397,59 @@ static void unpack(const entry *e, const chime_state *st, chime_inner *inner) {
     inner->bounded = e->bounded;
     for (unsigned i = 0; i <= e->count; i++) {
         chime_fence *f = i < e->count ? &inner->pivot[i] : &inner->high;
-        *f = (chime_fence){.word = CHIME_REF_ELSEWHERE, .first = i < e->count ? first_of(e, i) : e->high};
-        if (!st->fixed)
-            f->bytes = bytes_of(e, i);
+        *f = (chime_fence){.word = CHIME_REF_LOCAL, .first = i < e->count ? pivot_first_word(e, i) : e->high};
+        if (!st->inline_items)
+            f->bytes = pivot_bytes(e, i);
         if (i < e->count)
-            inner->child[i] = child_of(e, i);
+            inner->child[i] = pivot_child(e, i);
     }
 }
 
 
-/* The node with a child more. NULL: it has that one, or it is none of its children. */
-static entry *with_child(chime_cache *c, const entry *e, const chime_state *st, const chime_fence *pivot,
-                         chime_ptr child) {
+/* Returns a copy of the entry with one more child. Returns NULL if the entry has that child already, if the pivot is
+ * outside of the node's range, or if there is no memory. */
+static cached_node *new_entry_with_child(chime_cache *c, const cached_node *e, const chime_state *st,
+                                         const chime_fence *pivot, chime_ptr child) {
     uint8_t small[8];
-    chime_key key = {.first = pivot->first, .bytes = st->fixed ? (far_bytes){NULL, 0} : fence_bytes(pivot, small)};
-    if (e->count == CHIME_SPAN_MAX || compare_at(e, st, 0, &key) >= 0 ||
-        (e->bounded && compare_at(e, st, e->count, &key) <= 0))
+    chime_key key = {.first = pivot->first,
+                     .bytes = st->inline_items ? (far_bytes){NULL, 0} : fence_full_bytes(pivot, small)};
+    if (e->count == CHIME_SPAN_MAX || compare_pivot_to_key(e, st, 0, &key) >= 0 ||
+        (e->bounded && compare_pivot_to_key(e, st, e->count, &key) <= 0))
         return NULL;
-    unsigned at = child_for(e, st, &key) + 1;
-    if (compare_at(e, st, at - 1, &key) == 0)
+    unsigned at = find_child_index(e, st, &key) + 1;
+    if (compare_pivot_to_key(e, st, at - 1, &key) == 0)
         return NULL;
     chime_inner *inner = malloc(sizeof(*inner));
     if (!inner)
         return NULL;
-    unpack(e, st, inner);
+    unpack_entry(e, st, inner);
     memmove(&inner->pivot[at + 1], &inner->pivot[at], (e->count - at) * sizeof(inner->pivot[0]));
     memmove(&inner->child[at + 1], &inner->child[at], (e->count - at) * sizeof(inner->child[0]));
     inner->pivot[at] = *pivot;
     inner->child[at] = child;
     inner->count++;
-    entry *with = new_entry(st, inner, c->packed, e->epoch);
+    cached_node *with = new_entry(st, inner, c->packed, e->epoch);
     free(inner);
     return with;
 }
 
 
-bool chime_cache_add(chime_cache *c, const chime_state *st, chime_ptr node, const chime_fence *pivot, chime_ptr child) {
+bool chime_cache_add_child(chime_cache *c, const chime_state *st, chime_ptr node, const chime_fence *pivot,
+                           chime_ptr child) {
     unsigned number;
     shard *s = shard_of(c, node, &number);
     unsigned place = far_readers_enter(&c->readers, &s->lock, number);
-    entry **at = find(s, node), *e = at ? with_child(c, *at, st, pivot, child) : NULL;
+    cached_node **at = find_entry(s, node), *e = at ? new_entry_with_child(c, *at, st, pivot, child) : NULL;
     far_readers_leave(&c->readers, place);
-    return install(c, e);
+    return install_entry(c, e);
 }
 
 
-void chime_cache_renew(chime_cache *c, chime_ptr node) {
+void chime_cache_request_renewal(chime_cache *c, chime_ptr node) {
     unsigned number;
     shard *s = shard_of(c, node, &number);
     unsigned place = far_readers_enter(&c->readers, &s->lock, number);
-    entry **at = find(s, node);
+    cached_node **at = find_entry(s, node);
     if (at)
         atomic_store_explicit(&(*at)->renew, true, memory_order_relaxed);
     far_readers_leave(&c->readers, place);
@@ -439,42 +460,43 @@ void chime_cache_drop(chime_cache *c, chime_ptr node) {
     unsigned number;
     shard *s = shard_of(c, node, &number);
     far_writer_enter(&c->readers, &s->lock, number);
-    entry **at = find(s, node);
-    size_t freed = at ? take_out(s, at) : 0;
+    cached_node **at = find_entry(s, node);
+    size_t freed = at ? remove_entry(s, at) : 0;
     far_writer_leave(&s->lock);
     if (freed)
         far_budget_give(c->budget, freed);
 }
 
 
-/* Eviction. */
+/* Eviction. The budget calls evict_entries when it needs memory. */
 
-/* The first entry from that bucket on that may go. */
-static entry **candidate(shard *s, unsigned from, bool any_level) {
+/* Returns the first entry that may be evicted, beginning at bucket `from`. */
+static cached_node **find_eviction_candidate(shard *s, unsigned from, bool any_level) {
     for (unsigned i = 0; i <= s->mask; i++)
-        for (entry **at = &s->bucket[(from + i) & s->mask]; *at; at = &(*at)->next)
+        for (cached_node **at = &s->bucket[(from + i) & s->mask]; *at; at = &(*at)->next)
             if (any_level || (*at)->level == 1)
                 return at;
     return NULL;
 }
 
 
-static size_t evict_one(shard *s, uint64_t random, bool any_level) {
+static size_t evict_colder_of_two(shard *s, uint64_t random, bool any_level) {
     if (!s->bucket || !s->count)
         return 0;
-    entry **a = candidate(s, (unsigned)random, any_level), **b = candidate(s, (unsigned)(random >> 32), any_level);
+    cached_node **a = find_eviction_candidate(s, (unsigned)random, any_level),
+                **b = find_eviction_candidate(s, (unsigned)(random >> 32), any_level);
     if (!a)
         return 0;
     unsigned uses_a = atomic_load_explicit(&(*a)->uses, memory_order_relaxed),
              uses_b = atomic_load_explicit(&(*b)->uses, memory_order_relaxed);
-    entry **colder = uses_a <= uses_b ? a : b, *warmer = uses_a <= uses_b ? *b : *a;
+    cached_node **colder = uses_a <= uses_b ? a : b, *warmer = uses_a <= uses_b ? *b : *a;
     atomic_store_explicit(&warmer->uses, (unsigned char)((uses_a <= uses_b ? uses_b : uses_a) * 3 / 4),
                           memory_order_relaxed);
-    return take_out(s, colder);
+    return remove_entry(s, colder);
 }
 
 
-static size_t evict(void *ctx, size_t bytes) {
+static size_t evict_entries(void *ctx, size_t bytes) {
     chime_cache *c = ctx;
     size_t freed = 0, goal = bytes > EVICT_LEAST ? bytes : EVICT_LEAST;
     for (unsigned pass = 0; pass < 2 && freed < goal; pass++)
@@ -483,7 +505,7 @@ static size_t evict(void *ctx, size_t bytes) {
             shard *s = &c->shard[number];
             if (!far_writer_try(&c->readers, &s->lock, number))
                 continue;
-            size_t gone = evict_one(s, mix(hand + 1), pass == 1);
+            size_t gone = evict_colder_of_two(s, hash_pointer(hand + 1), pass == 1);
             far_writer_leave(&s->lock);
             if (gone)
                 far_budget_give(c->budget, gone);
@@ -502,8 +524,8 @@ int chime_cache_new(far_index *index, chime_cache **made) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a cache");
     memset(c, 0, sizeof(*c));
     c->packed = index->options[CHIME_OPTION_CACHE] == 1;
-    c->budget = far_budget_register(far_index_budget(index), index->name, evict, c);
-    if (!c->budget) { /* too many caches: without one */
+    c->budget = far_budget_register(far_index_budget(index), index->name, evict_entries, c);
+    if (!c->budget) { /* The budget has no room for another cache, so the handle works without a node cache. */
         free(c);
         return 0;
     }
@@ -521,7 +543,7 @@ void chime_cache_free(chime_cache *c) {
         far_writer_enter(&c->readers, &s->lock, i);
         for (unsigned k = 0; s->bucket && k <= s->mask; k++)
             while (s->bucket[k])
-                freed += take_out(s, &s->bucket[k]);
+                freed += remove_entry(s, &s->bucket[k]);
         free(s->bucket);
         s->bucket = NULL;
         far_writer_leave(&s->lock);
@@ -533,13 +555,13 @@ void chime_cache_free(chime_cache *c) {
 }
 
 
-/* Room for the hotspot buffer, from the same budget. */
-bool chime_cache_take(chime_cache *c, size_t bytes) {
+/* Reserves memory for the hotspot buffer, which shares the budget of the node cache. */
+bool chime_cache_reserve_bytes(chime_cache *c, size_t bytes) {
     return far_budget_take(c->budget, bytes);
 }
 
 
-void chime_cache_give(chime_cache *c, size_t bytes) {
+void chime_cache_release_bytes(chime_cache *c, size_t bytes) {
     far_budget_give(c->budget, bytes);
 }
 

@@ -1,12 +1,13 @@
-/* Fences and pivots: the keys that part nodes. Keys of 8 bytes are in the word; others are too when they are short, or
- * lie in a key block that belongs to the leaf which begins there. */
+/* CHIME: fences and pivots, the keys that separate nodes, and the decoding of inner nodes. A key of up to 8 bytes is
+ * stored in the word of the fence. A longer key is stored in a key block, which belongs to the leaf whose low fence it
+ * is; all other fences and pivots with this key refer to the same block. */
 #include "base/error.h"
 #include "index/chime/chime.h"
 
 #include <stdlib.h>
 
 
-static far_bytes bytes_of(const chime_fence *f, uint8_t small[8]) {
+static far_bytes fence_full_bytes(const chime_fence *f, uint8_t small[8]) {
     if (!chime_ref_is_inline(f->word))
         return f->bytes;
     for (unsigned i = 0; i < 7; i++)
@@ -15,8 +16,8 @@ static far_bytes bytes_of(const chime_fence *f, uint8_t small[8]) {
 }
 
 
-bool chime_fence_is_known(const chime_state *st, chime_fence *f) {
-    if (st->fixed)
+bool chime_decode_inline_fence(const chime_state *st, chime_fence *f) {
+    if (st->inline_items)
         f->first = f->word;
     else if (chime_ref_is_inline(f->word))
         f->first = f->word & ~0xffull;
@@ -31,41 +32,43 @@ int chime_read_fences(chime_op *op, chime_fence *fences[], unsigned count) {
     unsigned unknown = 0;
     for (unsigned i = 0; i < count; i++) {
         chime_fence *f = fences[i];
-        if (chime_fence_is_known(op->st, f))
+        if (chime_decode_inline_fence(op->st, f))
             continue;
         size_t length = chime_ref_length(f->word);
         uint64_t bytes = chime_key_block_bytes(length);
         if (length > CHIME_KEY_MAX || !length || !far_task_reaches(op->t, chime_ref_addr(f->word), bytes)) {
-            far_forget(op->t);
-            return far_fail(FAR_ERR_CORRUPT, "index '%s': a fence of %zu bytes at %#llx", op->index->name, length,
-                            (unsigned long long)chime_ref_addr(f->word));
+            far_discard_batch(op->t);
+            return far_fail(FAR_ERR_CORRUPT, "index '%s': a fence refers to an invalid key of %zu bytes at %#llx",
+                            op->index->name, length, (unsigned long long)chime_ref_addr(f->word));
         }
         void *room = far_scratch(op->t, bytes);
         if (!room) {
-            far_forget(op->t);
+            far_discard_batch(op->t);
             return far_fail(FAR_ERR_NO_MEMORY, "no memory for fences");
         }
         far_read(op->t, chime_ref_addr(f->word), room, bytes);
         f->bytes = (far_bytes){room, length};
         unknown++;
     }
-    int err = unknown ? far_wait(op->t) : 0; /* not marked for RDWC: fences never change, so the batch before decides */
+    /* This wait sets no RDWC mark (the moment as of which RDWC may share the result): fences are immutable, so the
+     * earlier READ of the node is the point of linearization. */
+    int err = unknown ? far_wait(op->t) : 0;
     for (unsigned i = 0; err >= 0 && unknown && i < count; i++)
         if (fences[i]->bytes.data)
-            fences[i]->first = chime_number(fences[i]->bytes.data, fences[i]->bytes.length);
+            fences[i]->first = chime_key_number(fences[i]->bytes.data, fences[i]->bytes.length);
     return err;
 }
 
 
-int chime_fence_compare(const chime_state *st, const chime_fence *f, const chime_key *key) {
+int chime_compare_fence_to_key(const chime_state *st, const chime_fence *f, const chime_key *key) {
     uint8_t small[8];
     if (f->first != key->first)
         return f->first < key->first ? -1 : 1;
-    return st->fixed ? 0 : far_bytes_compare(bytes_of(f, small), key->bytes);
+    return st->inline_items ? 0 : far_bytes_compare(fence_full_bytes(f, small), key->bytes);
 }
 
 
-size_t chime_separator(far_bytes left, far_bytes right) {
+size_t chime_separator_length(far_bytes left, far_bytes right) {
     const uint8_t *a = left.data, *b = right.data;
     size_t i = 0;
     while (i < left.length && i < right.length && a[i] == b[i])
@@ -75,8 +78,8 @@ size_t chime_separator(far_bytes left, far_bytes right) {
 
 
 int chime_make_fence(chime_op *op, far_bytes key, chime_fence *f) {
-    *f = (chime_fence){.first = chime_number(key.data, key.length)};
-    if (op->st->fixed) {
+    *f = (chime_fence){.first = chime_key_number(key.data, key.length)};
+    if (op->st->inline_items) {
         f->word = f->first;
         return 0;
     }
@@ -102,13 +105,13 @@ int chime_make_fence(chime_op *op, far_bytes key, chime_fence *f) {
 
 
 void chime_free_fence(chime_op *op, uint64_t word) {
-    if (!op->st->fixed && !chime_ref_is_inline(word))
+    if (!op->st->inline_items && !chime_ref_is_inline(word))
         far_free(op->t, op->index, CHIME_TYPE_KEY, chime_ref_addr(word), chime_key_block_bytes(chime_ref_length(word)));
 }
 
 
 void chime_retire_fence(chime_op *op, uint64_t word) {
-    if (!op->st->fixed && !chime_ref_is_inline(word))
+    if (!op->st->inline_items && !chime_ref_is_inline(word))
         far_retire(op->t, op->index, CHIME_TYPE_KEY, chime_ref_addr(word),
                    chime_key_block_bytes(chime_ref_length(word)));
 }
@@ -121,22 +124,22 @@ int chime_check_range(chime_op *op, const uint64_t *tail) {
     int err = chime_read_fences(op, both, bounded ? 2 : 1);
     if (err < 0)
         return err;
-    if (bounded && chime_fence_compare(op->st, &high, &op->key) <= 0) {
-        op->beyond = high;
-        op->beyond_node = chime_h1_sibling(tail[CHIME_TAIL_H1]);
+    if (bounded && chime_compare_fence_to_key(op->st, &high, &op->key) <= 0) {
+        op->right_fence = high;
+        op->right_node = chime_h1_sibling(tail[CHIME_TAIL_H1]);
         return CHIME_RIGHT;
     }
-    return chime_fence_compare(op->st, &low, &op->key) <= 0 ? 0 : CHIME_STALE;
+    return chime_compare_fence_to_key(op->st, &low, &op->key) <= 0 ? 0 : CHIME_STALE;
 }
 
 
-/* Inner nodes. */
+/* Decoding inner nodes, which are unsorted in far memory. */
 
 int chime_compare_fences(const chime_state *st, const chime_fence *a, const chime_fence *b) {
     uint8_t small[2][8];
     if (a->first != b->first)
         return a->first < b->first ? -1 : 1;
-    return st->fixed ? 0 : far_bytes_compare(bytes_of(a, small[0]), bytes_of(b, small[1]));
+    return st->inline_items ? 0 : far_bytes_compare(fence_full_bytes(a, small[0]), fence_full_bytes(b, small[1]));
 }
 
 
@@ -155,7 +158,7 @@ static void sort_children(const chime_state *st, chime_inner *inner) {
 }
 
 
-int chime_decode(chime_op *op, chime_node *n, chime_inner *inner) {
+int chime_decode_inner(chime_op *op, chime_node *n, chime_inner *inner) {
     const chime_state *st = op->st;
     const uint64_t *tail = chime_tail(st, n->w);
     chime_fence *all[CHIME_SPAN_MAX + 2];
@@ -171,19 +174,19 @@ int chime_decode(chime_op *op, chime_node *n, chime_inner *inner) {
     if (inner->bounded)
         all[fences++] = &inner->high;
     for (unsigned slot = 0; slot < st->span; slot++)
-        if (chime_is_occupied(st, n->w, slot)) {
+        if (chime_slot_is_occupied(st, n->w, slot)) {
             const uint64_t *words = chime_slot(st, n->w, slot);
             inner->pivot[inner->count] = (chime_fence){.word = words[0]};
             inner->child[inner->count] = words[1];
             all[fences++] = &inner->pivot[inner->count++];
         }
     if (inner->level == 0 || inner->level >= CHIME_LEVELS || inner->count == 0)
-        return chime_broken(op->index, n->ptr, "an inner node without level or children");
+        return chime_report_corrupt(op->index, n->ptr, "this inner node has an invalid level or no children");
     int err = chime_read_fences(op, all, fences);
     if (err < 0)
         return err;
     sort_children(st, inner);
     if (chime_compare_fences(st, &inner->low, &inner->pivot[0]) != 0)
-        return chime_broken(op->index, n->ptr, "its first child begins elsewhere");
+        return chime_report_corrupt(op->index, n->ptr, "its first pivot differs from its low fence");
     return 0;
 }

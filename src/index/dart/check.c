@@ -1,59 +1,61 @@
-/* walk, check and usage: tours in slices, each under its own pin, so that they hold nobody back. A slice ends at a
- * place, where the next one begins. */
+/* The operations walk, check and usage. They traverse the tree in slices, each under its own pin, so that they do not
+ * hold back the reclamation of memory. A slice ends at a key, and the next slice begins there. */
 #include "base/error.h"
-#include "index/dart/lock.h"
-#include "index/dart/tour.h"
-#include "pool/epoch.h"
+#include "index/dart/baseline.h"
+#include "index/dart/traversal.h"
+#include "pool/epoch/epoch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef int (*leaf_fn)(far_task *t, far_index *index, const dart_item *leaf, void *ctx);
 
-typedef struct slices {
-    dart_tour tour;
+typedef struct sliced_traversal {
+    dart_traversal traversal;
     leaf_fn leaf;
     void *ctx;
-    uint8_t *place; /* where the slice begins */
+    uint8_t *place; /* the least key of the slice */
     size_t length;
     bool more;
-    unsigned number; /* of the slice, from 1 on */
-} slices;
+    unsigned number; /* number of the slice, from 1 on */
+} sliced_traversal;
 
 
-static int one_slice(far_task *t, far_index *index, slices *s) {
-    dart_tour tour = s->tour;
+static int traverse_slice(far_task *t, far_index *index, sliced_traversal *s) {
+    dart_traversal traversal = s->traversal;
     dart_item leaf;
     int result = 0;
-    tour.from = (far_bytes){s->place, s->length};
-    for (unsigned n = 0; n < dart_of(index)->walk_slice && (result = dart_tour_next(t, index, &tour, &leaf)) == 1; n++)
+    traversal.from = (far_bytes){s->place, s->length};
+    for (unsigned n = 0;
+         n < dart_of(index)->walk_slice && (result = dart_traversal_next(t, index, &traversal, &leaf)) == 1; n++)
         if ((result = s->leaf(t, index, &leaf, s->ctx)) < 0)
             return result;
     if (result < 0)
         return result;
-    if ((s->more = tour.first != NULL)) {
+    if ((s->more = traversal.frontier != NULL)) {
         uint8_t *place = far_scratch(t, DART_KEY_MAX + 1);
         if (!place)
-            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
-        s->length = dart_item_place(tour.first, place); /* the old place is still in use by the tour */
+            return far_fail(FAR_ERR_NO_MEMORY, "no local memory for a walk");
+        /* The traversal still uses the bytes of s->place, so they are overwritten only now. */
+        s->length = dart_item_first_key(traversal.frontier, place);
         memcpy(s->place, place, s->length);
     }
     return 0;
 }
 
 
-static int each_slice(far_task *t, far_index *index, slices *s) {
+static int traverse_slices(far_task *t, far_index *index, sliced_traversal *s) {
     int err = 0;
     s->place = malloc(DART_KEY_MAX + 1);
     if (!s->place)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
+        return far_fail(FAR_ERR_NO_MEMORY, "no local memory for a walk");
     s->more = true;
-    s->tour.wanted = dart_of(index)->walk_slice;
+    s->traversal.wanted = dart_of(index)->walk_slice;
     while (err >= 0 && s->more) {
         far_scratch_mark mark = far_scratch_here(t);
         s->number++;
         if ((err = far_pin_take(t)) >= 0)
-            err = one_slice(t, index, s);
+            err = traverse_slice(t, index, s);
         far_pin_drop(t);
         far_scratch_back(t, mark);
     }
@@ -62,20 +64,21 @@ static int each_slice(far_task *t, far_index *index, slices *s) {
 }
 
 
-/* ---- walk ---- */
+/* ---- Walk ---- */
 
-/* For a walk that measures: nodes that were reported. A slice reads some nodes of the next one. */
-typedef struct met {
+/* The nodes that a walk with walk->once has reported. Such a walk must not report a node twice, but a slice reads some
+ * nodes of the next slice. */
+typedef struct reported_nodes {
     far_addr *nodes;
     size_t count, size;
-} met;
+} reported_nodes;
 
-typedef struct walking {
+typedef struct walk_state {
     far_walk *walk;
-    const slices *slices;
-    unsigned number; /* of the slice that now is of */
-    met before, now;
-} walking;
+    const sliced_traversal *traversal;
+    unsigned number; /* number of the slice whose nodes `now` contains */
+    reported_nodes before, now;
+} walk_state;
 
 
 static int compare_addrs(const void *a, const void *b) {
@@ -84,17 +87,19 @@ static int compare_addrs(const void *a, const void *b) {
 }
 
 
-/* 1: a slice before has reported it; 0: none has. */
-static int was_met(walking *w, far_addr node, const dart_item *item) {
-    if (w->number != w->slices->number) {
-        met old = w->before;
+/* Records that the walk has reported a node. Returns 1 if an earlier slice has reported the node, 0 if not, or an
+ * error. */
+static int note_reported(walk_state *w, far_addr node, const dart_item *item) {
+    if (w->number != w->traversal->number) {
+        reported_nodes old = w->before;
         w->before = w->now;
-        w->now = (met){old.nodes, 0, old.size};
-        w->number = w->slices->number;
+        w->now = (reported_nodes){old.nodes, 0, old.size};
+        w->number = w->traversal->number;
         if (w->before.count)
             qsort(w->before.nodes, w->before.count, sizeof(far_addr), compare_addrs);
     }
-    if (item ? item->covers : w->slices->length > 0) /* the node lies around the beginning of the slice */
+    /* The node is on the path of the slice's first key, so an earlier slice has read it. */
+    if (item ? item->contains_start : w->traversal->length > 0)
         return 1;
     bool known =
         w->before.count && bsearch(&node, w->before.nodes, w->before.count, sizeof(node), compare_addrs) != NULL;
@@ -102,7 +107,7 @@ static int was_met(walking *w, far_addr node, const dart_item *item) {
         size_t size = w->now.size ? 2 * w->now.size : 1024;
         far_addr *nodes = realloc(w->now.nodes, size * sizeof(*nodes));
         if (!nodes)
-            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
+            return far_fail(FAR_ERR_NO_MEMORY, "no local memory for a walk");
         w->now.nodes = nodes;
         w->now.size = size;
     }
@@ -113,11 +118,11 @@ static int was_met(walking *w, far_addr node, const dart_item *item) {
 
 static int walk_node(far_task *t, far_index *index, const dart_view *view, const dart_item *item, void *ctx) {
     (void)t;
-    walking *w = ctx;
-    int known = w->walk->once ? was_met(w, view->node.addr, item) : 0;
+    walk_state *w = ctx;
+    int known = w->walk->once ? note_reported(w, view->node.addr, item) : 0;
     if (known)
         return known < 0 ? known : 0;
-    if (dart_header_spare(view->header))
+    if (dart_header_is_spare(view->header))
         return far_walk_object(w->walk, index, DART_TYPE_SPARE, view->node.addr,
                                dart_node_bytes(DART_N256, DART_KEY_MAX, 16));
     return far_walk_object(w->walk, index, DART_TYPE_NODE, view->node.addr,
@@ -127,34 +132,37 @@ static int walk_node(far_task *t, far_index *index, const dart_view *view, const
 
 static int walk_leaf(far_task *t, far_index *index, const dart_item *leaf, void *ctx) {
     (void)t;
-    const walking *w = ctx;
+    const walk_state *w = ctx;
     uint64_t bytes = dart_leaf_bytes(dart_word_len(leaf->word), leaf->image ? leaf->image[0] : 0);
     return far_walk_object(w->walk, index, DART_TYPE_LEAF, dart_word_addr(leaf->word), bytes);
 }
 
 
 int dart_walk(far_task *t, far_index *index, far_walk *walk) {
-    walking w = {.walk = walk};
-    slices s = {.tour = {.reads = DART_READ_SLOTS, .node = walk_node, .ctx = &w}, .leaf = walk_leaf, .ctx = &w};
-    w.slices = &s;
+    walk_state w = {.walk = walk};
+    sliced_traversal s = {
+        .traversal = {.reads = DART_READ_SLOTS, .visit_node = walk_node, .ctx = &w}, .leaf = walk_leaf, .ctx = &w};
+    w.traversal = &s;
     int err = far_walk_object(walk, index, DART_TYPE_SUPER, index->descriptor, sizeof(dart_super));
     if (err >= 0)
         err = dart_locks_walk(t, index, walk);
     if (err >= 0)
-        err = each_slice(t, index, &s);
+        err = traverse_slices(t, index, &s);
     free(w.before.nodes);
     free(w.now.nodes);
     return err < 0 ? err : dart_est_walk(t, index, walk);
 }
 
 
-/* ---- check ---- */
+/* ---- Check ---- */
 
-static int tell_gap(far_task *t, const dart_view *view, unsigned slot, far_report *report) {
-    uint64_t word; /* a slot behind it was assigned when it was EMPTY: allowed only while they were read */
+static int report_gap(far_task *t, const dart_view *view, unsigned slot, far_report *report) {
+    /* A client assigns the slots of a bucket in ascending order. An insert filled a later slot of this bucket, so this
+     * slot was assigned before. The gap is an error only if this slot is still empty now. */
+    uint64_t word;
     int err = far_read_word(t, dart_slot_addr(&view->node, slot), &word);
     if (err >= 0 && dart_is_empty(word))
-        far_report_problem(report, "node %#llx: slot %u is empty before one that is not",
+        far_report_problem(report, "node %#llx: slot %u is empty, but a later slot of its bucket is not",
                            (unsigned long long)view->node.addr, slot);
     return err;
 }
@@ -166,7 +174,7 @@ static int check_bucket(far_task *t, far_index *index, const dart_view *view, un
              buckets = dart_buckets(view->node.type, dart->bucket);
     uint8_t seen[DART_NODE_SLOTS_MAX] = {0};
     int empty = -1, err = 0;
-    bool told = false;
+    bool reported = false;
     for (unsigned i = bucket * count; err >= 0 && i < (bucket + 1) * count; i++) {
         uint64_t word = view->slots[i];
         unsigned symbol = dart_word_symbol(word);
@@ -175,15 +183,15 @@ static int check_bucket(far_task *t, far_index *index, const dart_view *view, un
             continue;
         }
         if (view->node.type == DART_N256 ? symbol != i : dart_bucket_of(symbol, buckets) != bucket || seen[symbol])
-            far_report_problem(report, "node %#llx: symbol %u stands in slot %u", (unsigned long long)view->node.addr,
-                               symbol, i);
+            far_report_problem(report, "node %#llx: symbol %u is in slot %u, which is a wrong or second slot for it",
+                               (unsigned long long)view->node.addr, symbol, i);
         seen[symbol] = 1;
-        if (view->node.type != DART_N256 && empty >= 0 && !told) {
-            told = true; /* once, however many slots stand behind it */
-            err = tell_gap(t, view, (unsigned)empty, report);
+        if (view->node.type != DART_N256 && empty >= 0 && !reported) {
+            reported = true; /* one report for each bucket */
+            err = report_gap(t, view, (unsigned)empty, report);
         }
         if (dart_is_child(word) && dart_is_leaf(word) && dart_word_len(word) == 0)
-            far_report_problem(report, "node %#llx: slot %u names a leaf of no size",
+            far_report_problem(report, "node %#llx: slot %u names a leaf, but has no size code",
                                (unsigned long long)view->node.addr, i);
     }
     return err;
@@ -192,16 +200,16 @@ static int check_bucket(far_task *t, far_index *index, const dart_view *view, un
 
 static int check_node(far_task *t, far_index *index, const dart_view *view, const dart_item *item, void *ctx) {
     far_report *report = ctx;
-    const dart_header *above = item ? item->above : NULL;
+    const dart_header *above = item ? item->parent : NULL;
     unsigned depth = above ? dart_header_depth(above) : 0;
     if (above &&
         (memcmp(above->prefix, view->header->prefix, depth) != 0 || view->header->prefix[depth] != item->symbol))
-        far_report_problem(report, "node %#llx: its prefix does not go on that of the node above",
+        far_report_problem(report, "node %#llx: its prefix does not extend the prefix and symbol of its parent's slot",
                            (unsigned long long)view->node.addr);
-    if (!item) /* the root: nobody freezes it */
+    if (!item) /* no item: the node is the root, which no client freezes */
         for (unsigned i = 0; i < view->count; i++)
             if (dart_is_frozen(view->slots[i]))
-                far_report_problem(report, "the root is frozen at slot %u", i);
+                far_report_problem(report, "the root's slot %u is frozen, which is never allowed", i);
     int err = 0;
     for (unsigned i = 0; err >= 0 && i < dart_buckets(view->node.type, dart_of(index)->bucket); i++)
         err = check_bucket(t, index, view, i, report);
@@ -211,19 +219,20 @@ static int check_node(far_task *t, far_index *index, const dart_view *view, cons
 
 static int check_leaf(far_task *t, far_index *index, const dart_item *leaf, void *ctx) {
     (void)t, (void)index;
-    unsigned depth = dart_header_depth(leaf->above), klen = dart_leaf_klen(leaf->image[0]);
+    unsigned depth = dart_header_depth(leaf->parent), klen = dart_leaf_klen(leaf->image[0]);
     far_bytes key = {leaf->image + 1, klen};
-    if (klen < depth || memcmp(key.data, leaf->above->prefix, depth) != 0 || dart_symbol(key, depth) != leaf->symbol)
-        far_report_problem(ctx, "leaf %#llx: its key does not belong to its slot",
+    if (klen < depth || memcmp(key.data, leaf->parent->prefix, depth) != 0 || dart_symbol(key, depth) != leaf->symbol)
+        far_report_problem(ctx, "leaf %#llx: its key does not have the prefix and symbol of its slot",
                            (unsigned long long)dart_word_addr(leaf->word));
     return 0;
 }
 
 
 int dart_check(far_task *t, far_index *index, far_report *report) {
-    slices s = {
-        .tour = {.reads = DART_READ_KEYS, .node = check_node, .ctx = report}, .leaf = check_leaf, .ctx = report};
-    int err = each_slice(t, index, &s);
+    sliced_traversal s = {.traversal = {.reads = DART_READ_KEYS, .visit_node = check_node, .ctx = report},
+                          .leaf = check_leaf,
+                          .ctx = report};
+    int err = traverse_slices(t, index, &s);
     if (err == FAR_ERR_CORRUPT) {
         far_report_problem(report, "%s", far_last_error());
         err = 0;
@@ -234,20 +243,20 @@ int dart_check(far_task *t, far_index *index, far_report *report) {
 }
 
 
-/* ---- usage ---- */
+/* ---- Usage ---- */
 
-typedef struct counting {
+typedef struct count_state {
     far_usage *usage;
-    slices *slices;
-} counting;
+    sliced_traversal *traversal;
+} count_state;
 
 
 static int count_leaf(far_task *t, far_index *index, const dart_item *leaf, void *ctx) {
     (void)t, (void)index;
-    counting *c = ctx;
+    count_state *c = ctx;
     far_bytes key = {leaf->image + 1, dart_leaf_klen(leaf->image[0])};
-    if (leaf->covers && far_bytes_compare(key, (far_bytes){c->slices->place, c->slices->length}) < 0)
-        return 0; /* the slice before had it */
+    if (leaf->contains_start && far_bytes_compare(key, (far_bytes){c->traversal->place, c->traversal->length}) < 0)
+        return 0; /* the previous slice has counted this leaf */
     c->usage->keys++;
     c->usage->key_bytes += key.length;
     c->usage->value_bytes += dart_leaf_vlen(leaf->image[0]);
@@ -256,9 +265,9 @@ static int count_leaf(far_task *t, far_index *index, const dart_item *leaf, void
 
 
 int dart_usage(far_task *t, far_index *index, far_usage *usage) {
-    counting c = {.usage = usage};
-    slices s = {.tour = {.reads = DART_READ_KEYS}, .leaf = count_leaf, .ctx = &c};
-    c.slices = &s;
-    int err = each_slice(t, index, &s);
+    count_state c = {.usage = usage};
+    sliced_traversal s = {.traversal = {.reads = DART_READ_KEYS}, .leaf = count_leaf, .ctx = &c};
+    c.traversal = &s;
+    int err = traverse_slices(t, index, &s);
     return err < 0 ? err : dart_est_usage(t, index, usage);
 }

@@ -1,21 +1,27 @@
-/* DART as bytes. All words are little-endian and 8-byte aligned, and once published changed by atomics only.
+/* The words and objects of DART in far memory, and functions that encode and decode them. README.md shows them in a
+ * picture. All words are little-endian and 8-byte aligned. After an object was published, its words are changed only by
+ * atomic verbs.
  *
- *   granule g     far address / 16: 44 bits; 0 = none
- *   symbol        of key K at depth d: byte K[d], or END (256) when d = len(K). END sorts before every byte
- *   tree slot     sym 8 << 56 | len 8 << 48 | class 3 << 45 | F << 44 | g 44
- *                   inner child: class 1..6 and the top bit of len tell one of 12 types; the rest of len = skip, child
- *                                depth = depth + 1 + skip
- *                   leaf child:  len = size code of the leaf; class 7, or 0 for the key that ends at this node (END)
- *                   EMPTY: all 0 but F. TOMB: a leaf word with g = 0 and len = 1
- *   inner node    header: u16 {depth 12 | type 4 << 12}, full prefix, zeros to a multiple of 8; then the slots. Type
- *                   15: it lies in an object of the reserve, and the slot that leads to it tells the type
- *   leaf          u64 {klen 16 | vlen 32 << 16 | freq 16 << 48}, key, value
- *   descriptor    dart_super, one per index; EST words at the end of this file
+ *     granule g     a far address / 16: 44 bits; 0 = none
+ *     symbol        of key K at depth d: byte K[d], or END (256) if d = len(K). END sorts before every byte
+ *     tree slot     sym 8 << 56 | len 8 << 48 | class 3 << 45 | F << 44 | g 44
+ *                     inner child: class 1..6 and the top bit of len encode one of 12 node types; the other bits of
+ *                                  len are the skip: depth of the child = depth of the node + 1 + skip
+ *                     leaf child:  len = size code of the leaf; class 7, or 0 if the leaf's key ends at this node (END)
+ *                     EMPTY: no bit is set except perhaps F. TOMB (a deleted child): a leaf word with g = 0, len = 1
+ *                     F (frozen): the word never changes again
+ *     inner node    header: u16 {depth 12 | type 4 << 12}, full prefix, zeros up to a multiple of 8; then the slots.
+ *                     Type 15: the node is stored in a spare object of the reserve, and the slot that leads to it
+ *                     has the type
+ *     leaf          u64 {klen 16 | vlen 32 << 16 | freq 16 << 48}, key, value
+ *     descriptor    dart_super, one per index
+ *     skip table    see the end of this file
  *
- * Node geometry depends on the bucket size B (slots, a power of two 8..64) and, by its header, on the depth: a type of
- * capacity c <= B is one bucket of c-1 slots, or c where the last granule has room for it; a larger one c/B buckets
- * (rounded up) of B slots; N256 has 257 slots by position (byte b -> b, END -> 256).
- */
+ * The geometry of a node depends on the bucket size B (in slots, a power of two from 8 to 64), which is fixed when the
+ * index is created, and on the size of its header, which depends on its depth. A type of capacity c <= B has one bucket
+ * of c - 1 slots, or of c slots if the last granule of the object has room for one more. A larger type has c / B
+ * buckets (rounded up) of B slots. N256 has 257 slots, which are addressed by position: byte b is in slot b, and END in
+ * slot 256. */
 #ifndef FAR_INDEX_DART_LAYOUT_H
 #define FAR_INDEX_DART_LAYOUT_H
 
@@ -33,11 +39,14 @@ enum {
     DART_TYPES
 };
 
-/* So much longer than necessary nodes and segments stay as they are after they were retired: so many epochs longer a
- * handle may use what it kept of them (express.c). */
+/* Number of additional epochs for which retired nodes stay unchanged before their memory is reused. It extends, by the
+ * same number of epochs, the time in which a handle may use its cached addresses of nodes (tag rule in
+ * skiptable/cache_express.c). */
 #define DART_EXTRA_EPOCHS   12
-#define DART_LEAF_EPOCHS    3  /* for leaves: many, and retired by every update (slots.c) */
-#define DART_SEGMENT_EPOCHS 12 /* for segments of the skip table: they are few and change seldom */
+/* additional epochs for retired leaves; fewer than for nodes, because every update retires a leaf (cache_slots.c) */
+#define DART_LEAF_EPOCHS    3
+/* additional epochs for retired segments of the skip table, which are few and change rarely */
+#define DART_SEGMENT_EPOCHS 12
 
 typedef enum {
     DART_END_LEAF,
@@ -55,13 +64,14 @@ typedef enum {
     DART_LEAF
 } dart_node_type;
 
-_Static_assert(DART_N256 - DART_N4 < 12, "types that a slot can tell");
+_Static_assert(DART_N256 - DART_N4 < 12, "a slot can encode 12 inner types");
 
 #define DART_SYMBOL_END     256u
 #define DART_KEY_MAX        4095u
 #define DART_SKIP_MAX       127u
 #define DART_NODE_SLOTS_MAX 257u
-#define DART_CHUNK_READ     4104u /* of a leaf with size code 255: the first READ, which holds any key */
+/* bytes of the first READ of a leaf with size code 255; enough for the leaf's header and every possible key */
+#define DART_CHUNK_READ     4104u
 #define DART_SIZE_CODE_LONG 255u
 #define DART_LEAF_HEADER    8u
 
@@ -82,7 +92,7 @@ static inline far_addr dart_word_addr(uint64_t word) {
 
 
 #define DART_CLASS_LEAF   7u
-#define DART_INNER_GROUPS 6u /* classes of inner children: 1..6 */
+#define DART_INNER_GROUPS 6u /* the classes of inner children are 1..6 */
 
 
 static inline uint64_t dart_word(unsigned symbol, unsigned len, dart_node_type type, far_addr addr) {
@@ -105,7 +115,8 @@ static inline bool dart_class_is_inner(unsigned class) {
 }
 
 
-static inline unsigned dart_word_len(uint64_t word) { /* skip, or size code */
+/* Returns the field len of a slot word: the skip of an inner child, or the size code of a leaf. */
+static inline unsigned dart_word_len(uint64_t word) {
     return (unsigned)(word >> 48) & (dart_class_is_inner(dart_word_class(word)) ? DART_SKIP_MAX : 0xff);
 }
 
@@ -115,7 +126,8 @@ static inline dart_node_type dart_word_type(uint64_t word) {
     if (!dart_class_is_inner(class))
         return class == 0 ? DART_END_LEAF : DART_LEAF;
     unsigned type = DART_N4 + class - 1 + upper * DART_INNER_GROUPS;
-    return type < DART_N256 ? (dart_node_type)type : DART_N256; /* a word of no type: the node's header will disagree */
+    /* The type is invalid. N256 is safe, because the header of the node will not match it. */
+    return type < DART_N256 ? (dart_node_type)type : DART_N256;
 }
 
 
@@ -169,8 +181,8 @@ static inline uint64_t dart_tomb(unsigned symbol) {
 }
 
 
-/* A child's word for a slot of another symbol, at a node of another depth: a leaf keeps its size code, an inner child
- * gets a new skip. */
+/* Converts a child's word for a slot of another symbol, in a node of another depth. A leaf keeps its size code; an
+ * inner child gets a new skip. */
 static inline uint64_t dart_word_moved(uint64_t word, unsigned symbol, unsigned skip) {
     far_addr addr = dart_word_addr(word);
     return dart_is_leaf(word) ? dart_leaf_word(symbol, dart_word_len(word), addr)
@@ -185,13 +197,13 @@ static inline unsigned dart_symbol(far_bytes key, unsigned depth) {
 }
 
 
-/* END first. */
+/* Rank of a symbol in key order: END is first. */
 static inline unsigned dart_symbol_rank(unsigned symbol) {
     return symbol == DART_SYMBOL_END ? 0 : symbol + 1;
 }
 
 
-/* ---- Nodes ---- */
+/* ---- Inner nodes ---- */
 
 typedef struct dart_header {
     uint16_t word;
@@ -206,7 +218,7 @@ static inline unsigned dart_header_bytes(unsigned depth) {
 
 #define DART_HEADER_SPARE 15u
 
-_Static_assert(DART_N256 < DART_HEADER_SPARE, "types that a header can tell");
+_Static_assert(DART_N256 < DART_HEADER_SPARE, "a header can encode every type");
 
 
 static inline uint16_t dart_header_word(unsigned depth, dart_node_type type, bool spare) {
@@ -219,20 +231,21 @@ static inline unsigned dart_header_depth(const dart_header *header) {
 }
 
 
-/* The node lies in an object of the reserve, DART_TYPE_SPARE. */
-static inline bool dart_header_spare(const dart_header *header) {
+/* True if the node is stored in an object of the reserve, DART_TYPE_SPARE. */
+static inline bool dart_header_is_spare(const dart_header *header) {
     return header->word >> 12 == DART_HEADER_SPARE;
 }
 
 
-static inline bool dart_header_may_be(const dart_header *header, dart_node_type type) {
-    return dart_header_spare(header) || header->word >> 12 == (unsigned)type;
+static inline bool dart_header_may_have_type(const dart_header *header, dart_node_type type) {
+    return dart_header_is_spare(header) || header->word >> 12 == (unsigned)type;
 }
 
 
-static inline bool dart_header_is_sound(const dart_header *header) { /* of a node other than the root */
+/* Returns true if a header is valid; for nodes other than the root. */
+static inline bool dart_header_is_sound(const dart_header *header) {
     unsigned type = header->word >> 12;
-    return dart_header_depth(header) > 0 && (dart_header_spare(header) || (type >= DART_N4 && type <= DART_N256));
+    return dart_header_depth(header) > 0 && (dart_header_is_spare(header) || (type >= DART_N4 && type <= DART_N256));
 }
 
 
@@ -249,11 +262,12 @@ static inline unsigned dart_buckets(dart_node_type type, unsigned bucket) {
 }
 
 
-/* Slots of a bucket; N256: all of them. */
+/* Number of slots in a bucket; for N256, the number of all slots. */
 static inline unsigned dart_bucket_slots(dart_node_type type, unsigned depth, unsigned bucket) {
     if (type == DART_N256)
         return DART_NODE_SLOTS_MAX;
-    bool room = dart_header_bytes(depth) % FAR_GRANULE == 0; /* for one more in the last granule */
+    /* true if the last granule of the object has room for one more slot */
+    bool room = dart_header_bytes(depth) % FAR_GRANULE == 0;
     return dart_capacity(type) <= bucket ? dart_capacity(type) - 1 + room : bucket;
 }
 
@@ -280,7 +294,7 @@ static inline uint64_t dart_code_bytes(unsigned code) {
 }
 
 
-/* The smallest code whose size is enough; DART_SIZE_CODE_LONG when none is. */
+/* Returns the smallest code whose size is at least `bytes`, or DART_SIZE_CODE_LONG if none is. */
 static inline unsigned dart_size_code(uint64_t bytes) {
     unsigned low = 1, high = DART_SIZE_CODE_LONG;
     while (low < high) {
@@ -314,7 +328,7 @@ static inline uint64_t dart_leaf_used(uint64_t header) {
 }
 
 
-/* Bytes of the object of a leaf: by its code, long ones by their header. */
+/* Bytes of a leaf's object: determined by its size code, or, if the code is DART_SIZE_CODE_LONG, by its header. */
 static inline uint64_t dart_leaf_bytes(unsigned code, uint64_t header) {
     return code < DART_SIZE_CODE_LONG ? dart_code_bytes(code) : (dart_leaf_used(header) + 15) / 16 * 16;
 }
@@ -323,38 +337,42 @@ static inline uint64_t dart_leaf_bytes(unsigned code, uint64_t header) {
 /* ---- The descriptor of an index ---- */
 
 #define DART_MAGIC 0x34747261647261ull
-/* Of an index that was made before there were tables: it gets none, as binaries of that time may have it open. */
+/* Magic of indexes that were created before tables existed. Such an index gets no tables, because a program of that
+ * version may have it open. */
 #define DART_MAGIC_OLD   0x33747261647261ull
-#define DART_STRIPES_MAX 16u   /* the directory lies on so many memory nodes at most */
-#define DART_LOCKS       4096u /* words, with lock_free=0 */
+#define DART_STRIPES_MAX 16u   /* maximal number of memory nodes over which the directory is striped */
+#define DART_LOCKS       4096u /* number of lock words, with the option lock_free=0 */
 
 typedef struct dart_super {
     uint64_t magic;
-    uint32_t bucket, directory_bits; /* D: the directory has 2^D words at first */
+    uint32_t bucket, directory_bits; /* bucket: slots per bucket, B; the directory has 2^directory_bits words */
     uint64_t hash_seed;
-    uint64_t root;                        /* address: N256 of depth 0, for ever */
-    uint64_t locks;                       /* address of the lock words of lock_free=0; else 0 */
-    uint64_t directory[DART_STRIPES_MAX]; /* addresses: word i lies in stripe i % their number; none: no skip table */
-    uint64_t list;                        /* word: the current dart_list; changed by CAS */
-    uint64_t adjuster;                    /* word: who adjusts the list (below) */
+    uint64_t root;  /* address of the root, an N256 of depth 0 that is never replaced */
+    uint64_t locks; /* address of the lock words, with the option lock_free=0; else 0 */
+    /* addresses of the directory's stripes: directory word i is in stripe i % (number of stripes); 0: no skip table */
+    uint64_t directory[DART_STRIPES_MAX];
+    uint64_t list;     /* list word, which names the current dart_list; changed by CAS */
+    uint64_t adjuster; /* adjuster word: owner of the lock for adjusting the list */
     uint64_t unused[9];
 } dart_super;
 
-_Static_assert(sizeof(dart_super) == 256, "the descriptor");
+_Static_assert(sizeof(dart_super) == 256, "the descriptor has 256 bytes");
 
 
-/* ---- The express skip table ----
+/* ---- The express skip table (EST) ----
  *
- *   directory word  log2(groups) 8 << 56 | g of the segment; 0 = no segment yet
- *                   1 << 63 | g of a table, which it stays: 16 directory words in place of a segment of 16 groups
- *   segment         2^q groups of 192 bytes: main 0, overflow, main 1, each 8 slots
- *   hash            63..48 directory, 47..40 fingerprint, 39 which main, 38.. tables (4 bits each), then group
- *   slot            committed: fp 8 << 56 | delta 6 << 50 | type 4 << 46 | F << 44 | g
- *                   tentative: client 14 << 50 | generation 4 << 46 | T << 45 | F << 44 | g
- *                   0 (but F): empty
- *   list            64 bytes, immutable: generation, lookup lengths, active lengths (a superset)
- *   list word       low bits of the list's generation 20 << 44 | g of the list
- *   adjuster word   the owner (pool/owner.h), without a task; 0 = free */
+ *     directory word  log2(groups) 8 << 56 | g of the segment; 0 = no segment yet
+ *                     or 1 << 63 | g of a table. A table consists of 16 directory words and takes the place of a
+ *                     segment that became full. A word that names a table never changes again
+ *     segment         2^q groups of 192 bytes: main 0, overflow, main 1; each bucket has 8 slots
+ *     hash            bits 63..48 directory, 47..40 fingerprint, 39 which main bucket, from 38 down: 4 bits for each
+ *                     table on the way, then the group
+ *     slot            committed: fingerprint 8 << 56 | delta 6 << 50 | type 4 << 46 | F << 44 | g
+ *                     tentative: client 14 << 50 | generation 4 << 46 | T << 45 | F << 44 | g
+ *                     0 (or only F): empty
+ *     list            64 bytes, immutable: generation, lookup lengths, active lengths (a superset of them)
+ *     list word       low 20 bits of the list's generation << 44 | g of the list
+ *     adjuster word   owner word (pool/format/owner.h) of a session; 0 = free */
 
 #define DART_EST_BUCKET      8u
 #define DART_EST_GROUP_BYTES 192u
@@ -366,12 +384,12 @@ _Static_assert(sizeof(dart_super) == 256, "the descriptor");
 typedef struct dart_list {
     uint64_t generation;
     uint8_t lookup_count, active_count, unused[6];
-    uint8_t lookup[DART_LIST_MAX]; /* rising */
+    uint8_t lookup[DART_LIST_MAX]; /* lookup lengths in ascending order, like those of `active` */
     uint8_t active[DART_LIST_MAX];
     uint64_t spare[2];
 } dart_list;
 
-_Static_assert(sizeof(dart_list) == 64, "a list");
+_Static_assert(sizeof(dart_list) == 64, "a list has 64 bytes");
 
 
 static inline uint64_t dart_directory_word(unsigned log_groups, far_addr segment) {
@@ -392,7 +410,8 @@ static inline uint64_t dart_segment_bytes(unsigned log_groups) {
 #define DART_TABLE_LOG          4u
 #define DART_TABLE_WORDS        (1u << DART_TABLE_LOG)
 #define DART_TABLE_BYTES        (DART_TABLE_WORDS * 8u)
-#define DART_DIRECTORY_BITS_MAX 16u /* of the directory and the tables below it */
+/* maximal number of address bits of the directory and the tables below it together */
+#define DART_DIRECTORY_BITS_MAX 16u
 
 
 static inline uint64_t dart_table_word(far_addr table) {
@@ -415,19 +434,21 @@ static inline unsigned dart_hash_fingerprint(uint64_t hash) {
 }
 
 
-static inline unsigned dart_hash_main(uint64_t hash) { /* 0: main 0 and overflow; 1: overflow and main 1 */
+/* Returns which bucket pair a hash selects: 0 for main 0 and overflow, 1 for overflow and main 1. */
+static inline unsigned dart_hash_main(uint64_t hash) {
     return (unsigned)(hash >> 39) & 1;
 }
 
 
-/* level: so many tables are above the segment. */
+/* Number of the group for a hash in a segment of 2^log_groups groups that has `level` tables above it. */
 static inline uint64_t dart_hash_group(uint64_t hash, unsigned level, unsigned log_groups) {
     unsigned left = 39 - level * DART_TABLE_LOG;
     return (hash & ((1ull << left) - 1)) >> (left - log_groups);
 }
 
 
-/* Position in a table whose words have this level, from 1 on: as a segment in its place would choose the group. */
+/* Returns the position of a hash in a table whose words have this level, which is at least 1. The position equals the
+ * number of the group that a segment of 16 groups in place of the table would use for this hash. */
 static inline unsigned dart_hash_table(uint64_t hash, unsigned level) {
     return (unsigned)dart_hash_group(hash, level - 1, DART_TABLE_LOG);
 }
@@ -458,7 +479,8 @@ static inline dart_node_type dart_est_type(uint64_t word) {
 }
 
 
-static inline bool dart_est_is_committed(uint64_t word) { /* frozen or not */
+/* Returns true if a slot contains a committed entry, frozen or not. */
+static inline bool dart_est_is_committed(uint64_t word) {
     return dart_is_child(word) && !(word & DART_EST_TENTATIVE);
 }
 
@@ -468,7 +490,7 @@ static inline bool dart_est_is_tentative(uint64_t word) {
 }
 
 
-static inline unsigned dart_est_client(uint64_t word) { /* of a tentative word */
+static inline unsigned dart_est_client(uint64_t word) { /* Returns the id of the client that wrote a tentative word. */
     return (unsigned)(word >> 50);
 }
 

@@ -1,4 +1,5 @@
-/* Nodes in local memory: where a symbol stands, what type fits, how a node is built. Pure functions. */
+/* Pure functions on nodes in local memory: where a symbol is stored, which type of node has room for some children, how
+ * the image of a node is built, and on which memory node it is allocated. */
 #include "index/dart/dart.h"
 
 #include <assert.h>
@@ -9,7 +10,7 @@
 
 void dart_slot_range(const dart_index *dart, dart_node_type type, unsigned depth, unsigned symbol, unsigned *first,
                      unsigned *count) {
-    if (type == DART_N256) { /* by position: END is 256 */
+    if (type == DART_N256) { /* the slots of an N256 are addressed by position; END is slot 256 */
         *first = symbol;
         *count = 1;
         return;
@@ -61,7 +62,7 @@ bool dart_any_unfrozen(const uint64_t *slots, unsigned count) {
 }
 
 
-bool dart_fits(const dart_index *dart, dart_node_type type, unsigned depth, const dart_children *children) {
+bool dart_children_fit(const dart_index *dart, dart_node_type type, unsigned depth, const dart_children *children) {
     unsigned filled[DART_NODE_SLOTS_MAX] = {0}, buckets = dart_buckets(type, dart->bucket);
     if (type == DART_N256)
         return true;
@@ -73,20 +74,21 @@ bool dart_fits(const dart_index *dart, dart_node_type type, unsigned depth, cons
 }
 
 
-/* After a purge a quarter must be free: otherwise the next inserts rebuild it at once. N160 is only read, where an
- * older version has made one: large nodes grow in wide steps, because every step freezes all slots. */
+/* A node that was purged of TOMBs must have a quarter of its slots free, because otherwise the next inserts would soon
+ * have to replace the node again. New nodes are never of type N160, which only old versions made: large nodes grow in
+ * wide steps, because every step freezes all slots. */
 dart_node_type dart_choose_type(const dart_index *dart, unsigned depth, const dart_children *children, bool purged) {
     dart_node_type type = DART_N4;
-    while (type < DART_N256 && (type == DART_N160 || !dart_fits(dart, type, depth, children) ||
+    while (type < DART_N256 && (type == DART_N160 || !dart_children_fit(dart, type, depth, children) ||
                                 (purged && 4 * children->count > 3 * dart_node_slots(type, depth, dart->bucket))))
         type++;
-    assert(dart_fits(dart, type, depth, children));
+    assert(dart_children_fit(dart, type, depth, children));
     return type;
 }
 
 
-void dart_build(const dart_index *dart, dart_node_type type, far_bytes prefix, bool spare,
-                const dart_children *children, void *image) {
+void dart_build_node(const dart_index *dart, dart_node_type type, far_bytes prefix, bool spare,
+                     const dart_children *children, void *image) {
     dart_header *header = image;
     unsigned filled[DART_NODE_SLOTS_MAX] = {0}, depth = (unsigned)prefix.length,
              slots = dart_node_slots(type, depth, dart->bucket);
@@ -104,10 +106,12 @@ void dart_build(const dart_index *dart, dart_node_type type, far_bytes prefix, b
 }
 
 
-/* Nodes are spread over the memory nodes by their prefix where descents begin, near the root and where the depth passes
- * a power of two, as the first lists of the skip table have it. In between a node lies where its parent does: so
- * subtrees hang together, and a split there is one batch. */
-unsigned dart_place(const dart_index *dart, unsigned nodes, far_bytes prefix, unsigned parent_depth, unsigned near) {
+/* New nodes are distributed over the memory nodes by a hash of their prefix at the depths at which descents start: near
+ * the root, and where the depth passes a power of two, which are the lengths in the first list of the skip table. At
+ * other depths a node is allocated on the memory node of its parent. So subtrees stay together, and a split inside a
+ * subtree takes one batch. */
+unsigned dart_choose_memory_node(const dart_index *dart, unsigned nodes, far_bytes prefix, unsigned parent_depth,
+                                 unsigned near) {
     unsigned depth = (unsigned)prefix.length;
     if (!dart->colocate)
         return (near + 1) % nodes;
@@ -117,10 +121,10 @@ unsigned dart_place(const dart_index *dart, unsigned nodes, far_bytes prefix, un
 }
 
 
-unsigned dart_lcp(far_bytes a, far_bytes b) {
+unsigned dart_common_prefix(far_bytes a, far_bytes b) {
     const uint8_t *x = a.data, *y = b.data;
     unsigned n = 0, end = (unsigned)(a.length < b.length ? a.length : b.length);
-    for (uint64_t v, w; n + 8 <= end; n += 8) { /* eight bytes at a time */
+    for (uint64_t v, w; n + 8 <= end; n += 8) { /* compare eight bytes at a time */
         memcpy(&v, x + n, 8);
         memcpy(&w, y + n, 8);
         if (v != w)
@@ -132,6 +136,6 @@ unsigned dart_lcp(far_bytes a, far_bytes b) {
 }
 
 
-bool dart_header_is(const dart_header *header, const dart_node *node) {
-    return dart_header_depth(header) == node->depth && dart_header_may_be(header, node->type);
+bool dart_header_matches(const dart_header *header, const dart_node *node) {
+    return dart_header_depth(header) == node->depth && dart_header_may_have_type(header, node->type);
 }

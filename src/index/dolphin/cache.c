@@ -1,13 +1,14 @@
-/* The cache of inner nodes: a local tree that mirrors those of the remote one that were READ.
+/* The cache of inner nodes in a handle: a local tree with copies of those remote nodes that were READ.
+ * dolphin_cache_probe descends in it to the deepest cached node that covers a key.
  *
- * A local node is a copy: its word, its depth, the epoch in which it was READ, its prefix, its entries sorted by lb. An
- * entry is the remote one, or a pointer to the local node of the child, which knows its own word. Entries older than
- * DOLPHIN_POINTER_LIFE epochs are not used: then the tag of a pointer tells lives apart for certain. All else that is
- * stale shows where it leads to.
+ * A local node consists of the entry word of the remote node, its depth, the epoch in which it was READ, its prefix,
+ * and its entries in ascending order. If a child is cached too, its entry is a pointer to the local child. A local node
+ * that is older than DOLPHIN_POINTER_MAX_AGE epochs is not used, because the tag of its pointers might have wrapped
+ * around. Other outdated content is harmless: the operation detects it at the node or leaf to which it leads.
  *
- * One tree per first byte of the key, and the root's word above it. Those who probe share a tree (base/readers.h);
- * one at a time changes it. When the budget is spent, nodes that were not used since the last round go, those below
- * first. */
+ * There is one local tree per first byte of the key. Readers of a tree share its lock (base/readers.h); one thread at a
+ * time changes it. When the budget is used up, eviction drops nodes that were not used since the last round, children
+ * before their parents. */
 #include "base/budget.h"
 #include "base/error.h"
 #include "base/readers.h"
@@ -16,88 +17,90 @@
 #include <stdlib.h>
 
 #define SHARDS     256u
-#define LEVELS_MAX 64u /* deeper nodes are not cached */
-#define LOCAL      (1ull << 63)
+#define LEVELS_MAX 64u /* greatest number of levels in a local tree; nodes below are not cached */
+#define LOCAL_FLAG (1ull << 63)
 
-typedef struct local {
-    uint64_t word; /* the remote node; lb: its position in the node above */
+typedef struct local_node {
+    /* Entry word of the remote node. Its lower bound field contains the position of the node in its parent. */
+    uint64_t word;
     uint32_t epoch;
     uint16_t depth, count;
-    atomic_uchar used; /* since the eviction looked last */
-} local;               /* then prefix bytes, padded to 8, and entries */
+    atomic_uchar used; /* set by each lookup, cleared by the eviction */
+} local_node;          /* In memory, a local node is followed by its prefix, padded to 8 bytes, and by its entries. */
 
 typedef struct shard {
     far_spin lock;
-    uint32_t epoch; /* in which the root's entry was READ */
-    uint64_t top;   /* the root's entry, or a local node; 0: not known */
+    uint32_t epoch; /* epoch in which the root's entry for this first byte was READ */
+    uint64_t top;   /* the root's entry for this first byte, or a pointer to the local node for it; 0: not cached */
     size_t bytes;
 } shard;
 
 struct dolphin_cache {
     far_budget_cache *budget;
     uint64_t root;
-    atomic_uint next_shard; /* where the next eviction begins */
+    atomic_uint next_shard; /* the shard where the next eviction begins */
     shard shard[SHARDS];
     far_readers readers;
 };
 
 
-static uint8_t *prefix_of(const local *c) {
+static uint8_t *local_prefix(const local_node *c) {
     return (uint8_t *)(c + 1);
 }
 
 
-static uint64_t *entries_of(const local *c) {
-    return (uint64_t *)(prefix_of(c) + (c->depth + 7u) / 8 * 8);
+static uint64_t *local_entries(const local_node *c) {
+    return (uint64_t *)(local_prefix(c) + (c->depth + 7u) / 8 * 8);
 }
 
 
-/* What the allocator of the process takes for it. */
-static size_t bytes_for(unsigned depth, unsigned count) {
-    size_t bytes = sizeof(local) + (depth + 7u) / 8 * 8 + 8ull * count;
+/* Returns the number of bytes that malloc uses for a local node. */
+static size_t allocated_bytes(unsigned depth, unsigned count) {
+    size_t bytes = sizeof(local_node) + (depth + 7u) / 8 * 8 + 8ull * count;
     return (bytes + 8 + 15) / 16 * 16;
 }
 
 
-static bool is_local(uint64_t entry) {
-    return (entry & LOCAL) && !(entry >> 60 & 7);
+static bool entry_is_local(uint64_t entry) {
+    return (entry & LOCAL_FLAG) && !(entry >> 60 & 7);
 }
 
 
-/* A pointer in place of an entry looks like a node of class 0, which is never made. */
-static uint64_t local_entry(const local *c, unsigned lb) {
-    return (uint64_t)(uintptr_t)c | (uint64_t)lb << 51 | LOCAL;
+/* Encodes the pointer to a local node as an entry. Its kind would be a node of class 0, and remote nodes of class 0 do
+ * not exist. */
+static uint64_t local_to_entry(const local_node *c, unsigned lb) {
+    return (uint64_t)(uintptr_t)c | (uint64_t)lb << 51 | LOCAL_FLAG;
 }
 
 
-static local *local_of(uint64_t entry) {
-    return (local *)(uintptr_t)(entry & ((1ull << 48) - 1));
+static local_node *entry_to_local(uint64_t entry) {
+    return (local_node *)(uintptr_t)(entry & ((1ull << 48) - 1));
 }
 
 
-static uint64_t word_of(uint64_t entry) {
-    return is_local(entry) ? dolphin_entry_with_lb(local_of(entry)->word, dolphin_entry_lb(entry)) : entry;
+static uint64_t remote_entry(uint64_t entry) {
+    return entry_is_local(entry) ? dolphin_entry_with_lb(entry_to_local(entry)->word, dolphin_entry_lb(entry)) : entry;
 }
 
 
-static shard *change(dolphin_cache *cache, unsigned number) {
+static shard *lock_shard(dolphin_cache *cache, unsigned number) {
     far_writer_enter(&cache->readers, &cache->shard[number].lock, number);
     return &cache->shard[number];
 }
 
 
 static void free_tree(shard *s, uint64_t entry) {
-    if (!is_local(entry))
+    if (!entry_is_local(entry))
         return;
-    local *c = local_of(entry);
+    local_node *c = entry_to_local(entry);
     for (unsigned i = 0; i < c->count; i++)
-        free_tree(s, entries_of(c)[i]);
-    s->bytes -= bytes_for(c->depth, c->count);
+        free_tree(s, local_entries(c)[i]);
+    s->bytes -= allocated_bytes(c->depth, c->count);
     free(c);
 }
 
 
-static size_t evict(void *ctx, size_t bytes);
+static size_t evict_bytes(void *ctx, size_t bytes);
 
 
 int dolphin_cache_new(far_index *index, dolphin_cache **cache) {
@@ -106,7 +109,7 @@ int dolphin_cache_new(far_index *index, dolphin_cache **cache) {
     if (!c)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a cache");
     c->root = dolphin_state_of(index)->root;
-    c->budget = far_budget_register(far_index_budget(index), index->name, evict, c);
+    c->budget = far_budget_register(far_index_budget(index), index->name, evict_bytes, c);
     if (!c->budget) {
         free(c);
         return 0;
@@ -141,12 +144,12 @@ far_budget_cache *dolphin_cache_budget(const dolphin_cache *cache) {
 }
 
 
-/* The entry with the greatest lb not beyond the position; -1: none. */
-static int find_entry(const local *c, unsigned position) {
+/* Returns the index of the entry with the greatest lower bound that does not exceed the position, or -1. */
+static int find_entry(const local_node *c, unsigned position) {
     unsigned low = 0, high = c->count;
     while (low < high) {
         unsigned middle = (low + high) / 2;
-        if (dolphin_entry_lb(entries_of(c)[middle]) <= position)
+        if (dolphin_entry_lb(local_entries(c)[middle]) <= position)
             low = middle + 1;
         else
             high = middle;
@@ -155,81 +158,84 @@ static int find_entry(const local *c, unsigned position) {
 }
 
 
-static bool has_prefix_of(const local *c, far_bytes key) {
-    return key.length >= c->depth && memcmp(prefix_of(c), key.data, c->depth) == 0;
+static bool local_has_prefix_of(const local_node *c, far_bytes key) {
+    return key.length >= c->depth && memcmp(local_prefix(c), key.data, c->depth) == 0;
 }
 
 
-static bool is_young(uint32_t read, uint64_t epoch) {
-    return (uint32_t)epoch - read <= DOLPHIN_POINTER_LIFE;
+static bool epoch_is_recent(uint32_t read, uint64_t epoch) {
+    return (uint32_t)epoch - read <= DOLPHIN_POINTER_MAX_AGE;
 }
 
 
-/* The entry of the deepest node that is known. */
-static void probe(const dolphin_cache *cache, const shard *s, far_bytes key, uint64_t epoch, dolphin_hint *hint) {
+/* Finds the deepest local node that covers the key, and its entry for the key. */
+static void find_deepest_local(const dolphin_cache *cache, const shard *s, far_bytes key, uint64_t epoch,
+                               dolphin_cache_hit *hit) {
     uint64_t entry = s->top;
-    *hint = (dolphin_hint){.node = cache->root, .entry = word_of(entry)};
-    while (is_local(entry)) {
-        local *c = local_of(entry);
-        if (!has_prefix_of(c, key) || !is_young(c->epoch, epoch))
+    *hit = (dolphin_cache_hit){.node = cache->root, .entry = remote_entry(entry)};
+    while (entry_is_local(entry)) {
+        local_node *c = entry_to_local(entry);
+        if (!local_has_prefix_of(c, key) || !epoch_is_recent(c->epoch, epoch))
             return;
         int at = find_entry(c, dolphin_position(key, c->depth));
         if (at < 0)
             return;
         if (!atomic_load_explicit(&c->used, memory_order_relaxed))
             atomic_store_explicit(&c->used, 1, memory_order_relaxed);
-        entry = entries_of(c)[at];
-        hint->node = c->word;
-        hint->depth = c->depth;
-        hint->entry = word_of(entry);
-        for (hint->more = 0; hint->more < DOLPHIN_HINT_MORE && at + 1 + (int)hint->more < c->count; hint->more++)
-            hint->next[hint->more] = word_of(entries_of(c)[at + 1 + (int)hint->more]);
+        entry = local_entries(c)[at];
+        hit->node = c->word;
+        hit->depth = c->depth;
+        hit->entry = remote_entry(entry);
+        for (hit->next_count = 0; hit->next_count < DOLPHIN_CACHE_NEXT_MAX && at + 1 + (int)hit->next_count < c->count;
+             hit->next_count++)
+            hit->next[hit->next_count] = remote_entry(local_entries(c)[at + 1 + (int)hit->next_count]);
     }
 }
 
 
-bool dolphin_cache_probe(dolphin_cache *cache, far_bytes key, uint64_t epoch, dolphin_hint *hint) {
+bool dolphin_cache_probe(dolphin_cache *cache, far_bytes key, uint64_t epoch, dolphin_cache_hit *hit) {
     if (!cache || key.length == 0)
         return false;
     unsigned number = ((const uint8_t *)key.data)[0];
     shard *s = &cache->shard[number];
     unsigned place = far_readers_enter(&cache->readers, &s->lock, number);
-    bool known = s->top && is_young(s->epoch, epoch);
+    bool known = s->top && epoch_is_recent(s->epoch, epoch);
     if (known)
-        probe(cache, s, key, epoch, hint);
+        find_deepest_local(cache, s, key, epoch, hit);
     far_readers_leave(&cache->readers, place);
     return known;
 }
 
 
-/* A new copy; children that the old one had, and that are still there, go on. */
-static local *copy_node(const dolphin_node *node, uint64_t epoch, local *old) {
+/* Builds a local copy of a node. The local children of the old copy are moved to the new one if the node still names
+ * them. */
+static local_node *build_local_copy(const dolphin_node *node, uint64_t epoch, local_node *old) {
     unsigned count = 0;
     for (unsigned i = 0; i < node->capacity; i++)
         count += node->entries[i] != 0;
-    local *c = malloc(bytes_for(node->depth, count) - 8);
+    local_node *c = malloc(allocated_bytes(node->depth, count) - 8);
     if (!c)
         return NULL;
-    *c = (local){.word = node->word, .epoch = (uint32_t)epoch, .depth = (uint16_t)node->depth};
+    *c = (local_node){.word = node->word, .epoch = (uint32_t)epoch, .depth = (uint16_t)node->depth};
     atomic_init(&c->used, 1);
-    memset(prefix_of(c), 0, (node->depth + 7u) / 8 * 8);
-    memcpy(prefix_of(c), dolphin_node_prefix(node), node->depth);
+    memset(local_prefix(c), 0, (node->depth + 7u) / 8 * 8);
+    memcpy(local_prefix(c), dolphin_node_prefix(node), node->depth);
     for (unsigned i = 0; i < node->capacity; i++) {
         uint64_t entry = node->entries[i];
         unsigned at = c->count;
         if (entry == 0)
             continue;
-        for (; at > 0 && dolphin_entry_lb(entries_of(c)[at - 1]) > dolphin_entry_lb(entry); at--)
-            entries_of(c)[at] = entries_of(c)[at - 1];
-        entries_of(c)[at] = entry;
+        for (; at > 0 && dolphin_entry_lb(local_entries(c)[at - 1]) > dolphin_entry_lb(entry); at--)
+            local_entries(c)[at] = local_entries(c)[at - 1];
+        local_entries(c)[at] = entry;
         c->count++;
     }
     for (unsigned i = 0, k = 0; old && i < c->count; i++) {
-        uint64_t entry = entries_of(c)[i], *kept = entries_of(old);
+        uint64_t entry = local_entries(c)[i], *kept = local_entries(old);
         while (k < old->count && dolphin_entry_lb(kept[k]) < dolphin_entry_lb(entry))
             k++;
-        if (k < old->count && is_local(kept[k]) && word_of(kept[k]) == entry) {
-            entries_of(c)[i] = kept[k];
+        if (k < old->count && entry_is_local(kept[k]) && remote_entry(kept[k]) == entry) {
+            local_entries(c)[i] = kept[k];
             kept[k] = entry;
         }
     }
@@ -237,33 +243,36 @@ static local *copy_node(const dolphin_node *node, uint64_t epoch, local *old) {
 }
 
 
-/* Where the local node of this depth on the way to the key hangs, or would: NULL, its parent is not known. */
-static uint64_t *link_for(shard *s, far_bytes key, const dolphin_node *node) {
+/* Returns the pointer to the entry through which the local node is, or can be, attached on the path to the key. NULL if
+ * its parent is not cached. */
+static uint64_t *find_link(shard *s, far_bytes key, const dolphin_node *node) {
     uint64_t *link = &s->top;
     for (unsigned level = 0; level < LEVELS_MAX && *link; level++) {
-        if (dolphin_entry_is_node(word_of(*link)) && dolphin_entry_same(word_of(*link), node->word))
+        if (dolphin_entry_is_node(remote_entry(*link)) && dolphin_entries_match(remote_entry(*link), node->word))
             return link;
-        if (!is_local(*link))
+        if (!entry_is_local(*link))
             return NULL;
-        local *c = local_of(*link);
-        int at = has_prefix_of(c, key) && c->depth < node->depth ? find_entry(c, dolphin_position(key, c->depth)) : -1;
+        local_node *c = entry_to_local(*link);
+        int at =
+            local_has_prefix_of(c, key) && c->depth < node->depth ? find_entry(c, dolphin_position(key, c->depth)) : -1;
         if (at < 0)
             return NULL;
-        link = &entries_of(c)[at];
+        link = &local_entries(c)[at];
     }
     return NULL;
 }
 
 
-/* The root's entries are the tops of the trees. */
-static void keep_root(dolphin_cache *cache, far_bytes key, uint64_t epoch, const dolphin_node *node) {
+/* Stores the entry of the root for the first byte of the key. This entry becomes the root of the local tree for that
+ * byte. */
+static void cache_root_entry(dolphin_cache *cache, far_bytes key, uint64_t epoch, const dolphin_node *node) {
     unsigned number = ((const uint8_t *)key.data)[0];
-    int at = dolphin_lookup(node, number + 1);
+    int at = dolphin_find_entry(node, number + 1);
     if (at < 0)
         return;
-    shard *s = change(cache, number);
+    shard *s = lock_shard(cache, number);
     size_t before = s->bytes;
-    if (word_of(s->top) != node->entries[at]) {
+    if (remote_entry(s->top) != node->entries[at]) {
         free_tree(s, s->top);
         s->top = node->entries[at];
     }
@@ -273,24 +282,24 @@ static void keep_root(dolphin_cache *cache, far_bytes key, uint64_t epoch, const
 }
 
 
-void dolphin_cache_node(dolphin_cache *cache, far_bytes key, uint64_t epoch, const dolphin_node *node) {
+void dolphin_cache_insert(dolphin_cache *cache, far_bytes key, uint64_t epoch, const dolphin_node *node) {
     if (key.length == 0)
         return;
     if (node->depth == 0) {
-        keep_root(cache, key, epoch, node);
+        cache_root_entry(cache, key, epoch, node);
         return;
     }
-    unsigned number = ((const uint8_t *)key.data)[0], used = node->capacity - dolphin_free_entries(node);
-    size_t bytes = bytes_for(node->depth, used);
+    unsigned number = ((const uint8_t *)key.data)[0], used = node->capacity - dolphin_count_free_entries(node);
+    size_t bytes = allocated_bytes(node->depth, used);
     if (!far_budget_take(cache->budget, bytes))
         return;
-    shard *s = change(cache, number);
-    uint64_t *link = link_for(s, key, node), entry = 0;
+    shard *s = lock_shard(cache, number);
+    uint64_t *link = find_link(s, key, node), entry = 0;
     size_t before = s->bytes;
     if (link) {
-        local *old = is_local(*link) ? local_of(*link) : NULL, *c = copy_node(node, epoch, old);
+        local_node *old = entry_is_local(*link) ? entry_to_local(*link) : NULL, *c = build_local_copy(node, epoch, old);
         if (c) {
-            entry = local_entry(c, dolphin_entry_lb(*link));
+            entry = local_to_entry(c, dolphin_entry_lb(*link));
             free_tree(s, *link);
             *link = entry;
             s->bytes += bytes;
@@ -302,50 +311,53 @@ void dolphin_cache_node(dolphin_cache *cache, far_bytes key, uint64_t epoch, con
 }
 
 
-/* A node is not what the cache said: its copy goes, and all below it. The word stays in its parent, which is READ next. */
+/* Removes the local copy of a replaced node, and all local nodes below it. The cached parent is outdated as well, so
+ * its entry for the node is made invalid and the next operation READs the parent. */
 void dolphin_cache_drop(dolphin_cache *cache, far_bytes key, uint64_t word) {
     if (!cache || key.length == 0)
         return;
     unsigned number = ((const uint8_t *)key.data)[0];
-    shard *s = change(cache, number);
+    shard *s = lock_shard(cache, number);
     size_t before = s->bytes;
     uint64_t *link = &s->top;
-    for (unsigned level = 0; level < LEVELS_MAX && is_local(*link); level++) {
-        local *c = local_of(*link);
-        if (dolphin_entry_same(c->word, word)) {
-            uint64_t nothing = dolphin_null(dolphin_entry_lb(*link), 0); /* the node above is to be READ */
+    for (unsigned level = 0; level < LEVELS_MAX && entry_is_local(*link); level++) {
+        local_node *c = entry_to_local(*link);
+        if (dolphin_entries_match(c->word, word)) {
+            /* This NULL entry covers no position, so the next lookup ends at the parent. */
+            uint64_t nothing = dolphin_null_entry(dolphin_entry_lb(*link), 0);
             free_tree(s, *link);
             *link = link == &s->top ? 0 : nothing;
             break;
         }
-        int at = has_prefix_of(c, key) ? find_entry(c, dolphin_position(key, c->depth)) : -1;
+        int at = local_has_prefix_of(c, key) ? find_entry(c, dolphin_position(key, c->depth)) : -1;
         if (at < 0)
             break;
-        link = &entries_of(c)[at];
+        link = &local_entries(c)[at];
     }
     far_budget_give(cache->budget, before - s->bytes);
     far_writer_leave(&s->lock);
 }
 
 
-/* Nodes without local children that were not used since the last round. */
-static void evict_below(shard *s, uint64_t *link) {
-    local *c = local_of(*link);
+/* Evicts the local nodes below *link that have no local children and were not used since the last round of the
+ * eviction. */
+static void evict_unused_below(shard *s, uint64_t *link) {
+    local_node *c = entry_to_local(*link);
     bool leaf = true;
     for (unsigned i = 0; i < c->count; i++)
-        if (is_local(entries_of(c)[i])) {
-            evict_below(s, &entries_of(c)[i]);
-            leaf &= !is_local(entries_of(c)[i]);
+        if (entry_is_local(local_entries(c)[i])) {
+            evict_unused_below(s, &local_entries(c)[i]);
+            leaf &= !entry_is_local(local_entries(c)[i]);
         }
     if (leaf && !atomic_exchange_explicit(&c->used, 0, memory_order_relaxed)) {
-        uint64_t word = word_of(*link);
+        uint64_t word = remote_entry(*link);
         free_tree(s, *link);
         *link = word;
     }
 }
 
 
-static size_t evict(void *ctx, size_t bytes) {
+static size_t evict_bytes(void *ctx, size_t bytes) {
     dolphin_cache *cache = ctx;
     size_t freed = 0;
     for (unsigned i = 0; i < 2 * SHARDS && freed < bytes; i++) {
@@ -354,8 +366,8 @@ static size_t evict(void *ctx, size_t bytes) {
         if (!far_writer_try(&cache->readers, &s->lock, number))
             continue;
         size_t before = s->bytes;
-        if (is_local(s->top))
-            evict_below(s, &s->top);
+        if (entry_is_local(s->top))
+            evict_unused_below(s, &s->top);
         freed += before - s->bytes;
         far_writer_leave(&s->lock);
     }

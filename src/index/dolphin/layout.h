@@ -1,85 +1,101 @@
 /* clang-format off */
-/* Dolphin as bytes. All integers little-endian; nodes and leaves are 64-byte aligned. "name n": a field of n bits, from
- * bit 0 on.
+/* The layout of Dolphin in far memory, and the pure functions that encode and decode it. This file contains no verbs.
  *
- *   position    of a key at depth d: 0 when the key ends there (END), else the byte + 1; so 0 .. 256, in key order
+ * All integers are little-endian. Nodes and leaves are aligned to 64 bytes. "name n" stands for a field of n bits; the
+ * first field of a word begins at bit 0.
  *
- *   entry       address / 64 42 | tag 9 | lb 9 | kind 4: one child of a node, for the positions from lb on
- *                 all zero      unused
- *                 NULL          no key; the last of its positions stands in the low 9 bits
- *                 LEAF          its header says for which positions it is
- *                 NODE + class  for the position lb alone; class 0 is not used
+ * A key has a position at each depth d (number of bytes from the start of the key): 0 (called END) if the key has
+ * exactly d bytes, otherwise its byte d plus 1. Positions are 0 .. 256, and their order is the order of the keys.
  *
- *   node        lock, ident, prefix word, prefix bytes if depth > 8, entries in no order
- *     lock        tag 9 | LIVE 1 | FROZEN 1 | 0 5 | owner 38 (0: free)
- *     ident       depth 9 | class 3 | 0 28 | magic 24
- *     prefix word depth <= 8: the bytes of the prefix, zero padded; else a hash of them
+ *     entry       address / 64 42 | tag 9 | lower bound 9 | kind 4
+ *                 One child of a node. It owns the positions from its lower bound (lb) to the next greater lower
+ *                 bound in the node, minus 1. The kinds are:
+ *                   unused        the whole word is zero
+ *                   NULL          no key exists in the interval; the low 9 bits hold its last position (hi)
+ *                   LEAF          the header of the leaf holds its interval
+ *                   NODE + class  a node, which always owns exactly one position, lb; class 0 is not used
  *
- *   root        a node of the largest class with an entry per byte, then a lock word per byte in place of its own
+ *     node        lock, ident, prefix word, the prefix bytes if depth > 8, then entries in any order
+ *       lock        tag 9 | LIVE 1 | FROZEN 1 | 0 5 | owner 38 (0: unlocked)
+ *       ident       depth 9 | class 3 | 0 28 | magic 24
+ *       prefix word depth <= 8: the bytes of the prefix, zero padded; otherwise a hash of the prefix
  *
- *   leaf        spear, ident, prefix word, lock, cut, parted, 0 0, a key word per slot, a value word per slot
- *     spear       tag 9 | LIVE 1 | FROZEN 1 | ticket 19 | CALM 1 | writers inside 18 | sum 15: the top field carries into
- *                 nothing
- *       CALM        calm_after: hot updates are not counted; a replacement of the leaf waits for epochs. Until its life ends
- *       ticket      insert=ticket: the next slot that is given out. Tickets beyond the slots are given back: there are
- *                   never more of them than clients
- *       sum         insert=ticket: of the keys that the slots were given out to (dolphin_key_sum), modulo 2^15
- *     ident       depth 9 | lo 9 | hi 9 | slots 7 | NARROWED 1 | 0 5 | magic 24: the positions lo .. hi of keys with that
- *                 prefix; NARROWED: hi was greater in this life
- *     lock        sync=exclusive: owner 38, or 0
- *     parted      a bit per slot: its key has the position `cut` or a greater one, and goes into another leaf. Written
- *                 before the entries of a node with key blocks change: of a leaf that is half replaced it tells whose the
- *                 blocks are
- *     key word    payload 56 | length 4 | state 4
- *                   length 0 .. 7   the rest of the key from the leaf's depth on, the first byte on top
- *                   length 8 .. 15  size class of a key block; payload: address / 16 44 | fingerprint 12
- *     value word  value_size=8: the value; POISON while the slot is empty
- *                 else 0 none; top byte 1 .. 8: that minus 1 bytes, from the low byte on;
- *                 0x80: address / 16 44 | size code 12 of a value block;
- *                 bit 62, hot_updates=on: FROZEN, like its leaf; it never becomes another one
+ *     root        a node of the largest class, with one entry per position. It is followed by one lock word for each
+ *                 of the 256 first bytes. These words are used instead of the lock of the node.
  *
- *   key block   length 16 | bytes
- *   value block length 32 | hash of its key 32 | bytes */
+ *     leaf        spear, ident, prefix word, lock, cut, moved, 0 0, one key word per slot, one value word per slot
+ *       spear       tag 9 | LIVE 1 | FROZEN 1 | ticket 19 | UNCOUNTED 1 | number of writers inside 18 | sum 15
+ *                   The sum is the highest field, so its overflow cannot change another field.
+ *         UNCOUNTED   calm_after: hot updates of this leaf do not change the number of writers, so a client that
+ *                     replaces the leaf must wait until all pins are newer. Set until the incarnation ends.
+ *         ticket      insert=ticket: the slot number that the next insert draws. A client that draws a number beyond
+ *                     the last slot returns it, so the excess never exceeds the number of clients.
+ *         sum         insert=ticket: the sum of dolphin_key_sum over the keys that drew tickets, modulo 2^15
+ *       ident       depth 9 | lo 9 | hi 9 | slots 7 | NARROWED 1 | 0 5 | magic 24
+ *                   The leaf owns the keys with its prefix whose positions are lo .. hi. NARROWED: recovery has
+ *                   reduced hi during this incarnation.
+ *       lock        sync=exclusive: owner 38, or 0
+ *       cut, moved  written before a split changes the first entry, if the leaf has key blocks. `moved` has one bit per
+ *                   slot: the position of its key is `cut` or greater, so the key goes to another leaf. In a leaf whose
+ *                   replacement was interrupted, they show which key blocks this leaf still owns.
+ *       key word    payload 56 | length 4 | state 4
+ *                     length 0 .. 7   the payload is the key from the depth of the leaf on, with the first byte on top
+ *                     length 8 .. 15  8 + size class of a key block; the payload is: address / 16 44 | fingerprint 12
+ *       value word  value_size=8: the value itself; POISON (a random word of the index) while the slot is empty.
+ *                   Otherwise 0: no value; top byte n = 1 .. 8: an inline value of n - 1 bytes, in the low bytes;
+ *                   top byte 0x80: a value block: address / 16 44 | size code 12.
+ *                   Bit 62, with hot_updates=on: FROZEN. A frozen value word cannot be changed by a hot update.
+ *
+ *     key block   length 16 | bytes of the whole key
+ *     value block length 32 | hash of the key 32 | bytes of the value
+ *
+ * The memory of a node or leaf is used only for nodes or leaves. Each use of the memory is an incarnation of the
+ * object. The tag in its control word (the lock word of a node, the spear word of a leaf) increases by 1, modulo 512,
+ * with each incarnation, and entries hold the tag of the incarnation that they name. LIVE is set while the object is in
+ * use. */
 /* clang-format on */
 #ifndef FAR_INDEX_DOLPHIN_LAYOUT_H
 #define FAR_INDEX_DOLPHIN_LAYOUT_H
 
 #include "index/index.h"
-#include "pool/owner.h"
+#include "pool/format/owner.h"
 
 #include <assert.h>
 #include <string.h>
 
 enum { DOLPHIN_TYPE_ROOT, DOLPHIN_TYPE_NODE, DOLPHIN_TYPE_LEAF, DOLPHIN_TYPE_KEY, DOLPHIN_TYPE_VALUE, DOLPHIN_TYPES };
 
-#define DOLPHIN_MAGIC      0x336e6968706c6f64ull /* "dolphin3": the layout's version */
-#define DOLPHIN_NODE_MAGIC 0x646e6full
-#define DOLPHIN_LEAF_MAGIC 0x66616cull
-#define DOLPHIN_POSITIONS  257u
-#define DOLPHIN_LAST       256u /* position */
-#define DOLPHIN_SLOTS_MAX  64u
+#define DOLPHIN_MAGIC         0x336e6968706c6f64ull /* ASCII "dolphin3", which includes the version of the layout */
+#define DOLPHIN_NODE_MAGIC    0x646e6full
+#define DOLPHIN_LEAF_MAGIC    0x66616cull
+#define DOLPHIN_POSITIONS     257u
+#define DOLPHIN_LAST_POSITION 256u /* the greatest position, that of the byte FF */
+#define DOLPHIN_SLOTS_MAX     64u
 
-/* Retired nodes and leaves are reused after so many epochs more; a pointer that was READ is used for so many epochs.
- * 9000 / (4 + 14) = 500 reuses at most fall into the life of a pointer, fewer than there are tags. */
-#define DOLPHIN_EXTRA_EPOCHS 14u
-#define DOLPHIN_POINTER_LIFE 9000u
-#define DOLPHIN_TAGS         512u
+/* A retired node or leaf is reused at the earliest 4 + DOLPHIN_EXTRA_EPOCHS = 18 epochs later. A pointer from a cache
+ * is used for at most DOLPHIN_POINTER_MAX_AGE epochs. So at most 9000 / 18 = 500 incarnations can begin during the use
+ * of one pointer. This is less than the number of tags, so an equal tag proves that it is still the same incarnation.
+ */
+#define DOLPHIN_EXTRA_EPOCHS    14u
+#define DOLPHIN_POINTER_MAX_AGE 9000u
+#define DOLPHIN_TAGS            512u
 
-typedef struct dolphin_root {           /* what index->descriptor names */
-    uint64_t magic, root, slots, words; /* root: the entry word of the root node */
+typedef struct dolphin_root { /* the descriptor of the index, at index->descriptor */
+    /* root: entry word of the root node; slots and raw_values: as in dolphin_state */
+    uint64_t magic, root, slots, raw_values;
 } dolphin_root;
 
 
-/* Positions. */
+/* Positions of keys. */
 
 static inline unsigned dolphin_position(far_bytes key, unsigned depth) {
     return depth < key.length ? ((const uint8_t *)key.data)[depth] + 1u : 0;
 }
 
 
-/* Entries. */
+/* Entries of nodes. */
 
-enum { DOLPHIN_UNUSED = 0, DOLPHIN_NULL = 1, DOLPHIN_LEAF = 2, DOLPHIN_NODE = 8 };
+enum { DOLPHIN_KIND_UNUSED = 0, DOLPHIN_KIND_NULL = 1, DOLPHIN_KIND_LEAF = 2, DOLPHIN_KIND_NODE = 8 };
 
 #define DOLPHIN_ADDR_MASK ((1ull << 42) - 1)
 #define DOLPHIN_LB_MASK   (0x1ffull << 51)
@@ -91,9 +107,9 @@ static inline uint64_t dolphin_entry(far_addr addr, unsigned tag, unsigned lb, u
 }
 
 
-static inline uint64_t dolphin_null(unsigned lb, unsigned hi) {
+static inline uint64_t dolphin_null_entry(unsigned lb, unsigned hi) {
     assert(lb < 1u << 9 && hi < 1u << 9);
-    return (uint64_t)hi | (uint64_t)lb << 51 | (uint64_t)DOLPHIN_NULL << 60;
+    return (uint64_t)hi | (uint64_t)lb << 51 | (uint64_t)DOLPHIN_KIND_NULL << 60;
 }
 
 
@@ -103,12 +119,12 @@ static inline unsigned dolphin_entry_kind(uint64_t entry) {
 
 
 static inline bool dolphin_entry_is_node(uint64_t entry) {
-    return entry >> 60 >= DOLPHIN_NODE;
+    return entry >> 60 >= DOLPHIN_KIND_NODE;
 }
 
 
 static inline unsigned dolphin_entry_class(uint64_t entry) {
-    return (unsigned)(entry >> 60) - DOLPHIN_NODE;
+    return (unsigned)(entry >> 60) - DOLPHIN_KIND_NODE;
 }
 
 
@@ -117,7 +133,7 @@ static inline unsigned dolphin_entry_lb(uint64_t entry) {
 }
 
 
-static inline unsigned dolphin_entry_hi(uint64_t entry) { /* of a NULL */
+static inline unsigned dolphin_entry_hi(uint64_t entry) { /* the last position of a NULL interval */
     return (unsigned)entry & 0x1ff;
 }
 
@@ -137,20 +153,21 @@ static inline uint64_t dolphin_entry_with_lb(uint64_t entry, unsigned lb) {
 }
 
 
-/* Both entries name one object in one life. */
-static inline bool dolphin_entry_same(uint64_t a, uint64_t b) {
+/* Returns true if both entries name the same incarnation of the same object. Their lower bounds may differ. */
+static inline bool dolphin_entries_match(uint64_t a, uint64_t b) {
     return ((a ^ b) & ~DOLPHIN_LB_MASK) == 0;
 }
 
 
-/* The entry itself says that it is not for this position. A leaf's positions stand in the leaf. */
+/* Returns false if the entry alone shows that it does not own the position. For a leaf the upper bound is not known
+ * from the entry, because it is stored in the header of the leaf. */
 static inline bool dolphin_entry_may_cover(uint64_t entry, unsigned position) {
     unsigned kind = dolphin_entry_kind(entry), lb = dolphin_entry_lb(entry);
-    if (kind == DOLPHIN_NULL)
+    if (kind == DOLPHIN_KIND_NULL)
         return lb <= position && position <= dolphin_entry_hi(entry);
-    if (kind == DOLPHIN_LEAF)
+    if (kind == DOLPHIN_KIND_LEAF)
         return lb <= position;
-    return kind >= DOLPHIN_NODE && lb == position;
+    return kind >= DOLPHIN_KIND_NODE && lb == position;
 }
 
 
@@ -161,27 +178,27 @@ static inline bool dolphin_entry_is_sound(uint64_t entry) {
     unsigned kind = dolphin_entry_kind(entry), lb = dolphin_entry_lb(entry);
     if (entry == 0)
         return true;
-    if (lb > DOLPHIN_LAST)
+    if (lb > DOLPHIN_LAST_POSITION)
         return false;
-    if (kind == DOLPHIN_NULL)
-        return dolphin_entry_hi(entry) >= lb && dolphin_entry_hi(entry) <= DOLPHIN_LAST;
-    return (kind == DOLPHIN_LEAF || (kind > DOLPHIN_NODE && kind < DOLPHIN_NODE + DOLPHIN_CLASSES)) &&
+    if (kind == DOLPHIN_KIND_NULL)
+        return dolphin_entry_hi(entry) >= lb && dolphin_entry_hi(entry) <= DOLPHIN_LAST_POSITION;
+    return (kind == DOLPHIN_KIND_LEAF || (kind > DOLPHIN_KIND_NODE && kind < DOLPHIN_KIND_NODE + DOLPHIN_CLASSES)) &&
            dolphin_entry_addr(entry) != 0;
 }
 
 
-/* The control words of nodes and leaves. */
+/* The control words of nodes (lock word) and leaves (spear word). */
 
 #define DOLPHIN_TAG_MASK    0x1ffull
 #define DOLPHIN_LIVE        (1ull << 9)
 #define DOLPHIN_FROZEN      (1ull << 10)
 #define DOLPHIN_OWNER_SHIFT 16
 #define DOLPHIN_TICKET      (1ull << 11)
-#define DOLPHIN_CALM        (1ull << 30)
+#define DOLPHIN_UNCOUNTED   (1ull << 30)
 #define DOLPHIN_ENTER       (1ull << 31)
 #define DOLPHIN_EXIT        (0 - DOLPHIN_ENTER)
 #define DOLPHIN_SUM         (1ull << 49)
-#define DOLPHIN_COUNT_MASK  (DOLPHIN_SUM - DOLPHIN_ENTER) /* of a spear word */
+#define DOLPHIN_COUNT_MASK  (DOLPHIN_SUM - DOLPHIN_ENTER) /* mask of the number of writers in a spear word */
 
 
 static inline unsigned dolphin_tag(uint64_t word) {
@@ -189,18 +206,18 @@ static inline unsigned dolphin_tag(uint64_t word) {
 }
 
 
-static inline unsigned dolphin_count(uint64_t spear) {
+static inline unsigned dolphin_writer_count(uint64_t spear) {
     return (unsigned)((spear & DOLPHIN_COUNT_MASK) / DOLPHIN_ENTER);
 }
 
 
 static inline uint64_t dolphin_ticket(uint64_t spear) {
-    return spear % DOLPHIN_CALM / DOLPHIN_TICKET;
+    return spear % DOLPHIN_UNCOUNTED / DOLPHIN_TICKET;
 }
 
 
-/* The control word is that of the object that the entry names, in that life; frozen or not. */
-static inline bool dolphin_is_life(uint64_t word, uint64_t entry) {
+/* Returns true if the control word belongs to the incarnation that the entry names, frozen or not. */
+static inline bool dolphin_control_matches(uint64_t word, uint64_t entry) {
     return (word & DOLPHIN_LIVE) && dolphin_tag(word) == dolphin_entry_tag(entry);
 }
 
@@ -210,28 +227,30 @@ static inline uint64_t dolphin_lock_owner(uint64_t lock) {
 }
 
 
-static inline uint64_t dolphin_lock_free(uint64_t entry) { /* the lock word of the node that it names, unlocked */
+/* The lock word that this node has while it is unlocked. */
+static inline uint64_t dolphin_unlocked_word(uint64_t entry) {
     return dolphin_entry_tag(entry) | DOLPHIN_LIVE;
 }
 
 
-/* Of that life, and nothing stands in it that nobody writes. */
+/* Returns true if the lock word belongs to the named incarnation and all unused bits are zero. */
 static inline bool dolphin_lock_is_sound(uint64_t lock, uint64_t entry) {
     uint64_t owner = FAR_OWNER_MASK << DOLPHIN_OWNER_SHIFT;
-    return (lock & ~(owner | DOLPHIN_FROZEN)) == dolphin_lock_free(entry);
+    return (lock & ~(owner | DOLPHIN_FROZEN)) == dolphin_unlocked_word(entry);
 }
 
 
-/* The tag of the next life of memory whose control word this is. */
-static inline unsigned dolphin_next_tag(uint64_t word) {
+/* Returns the tag of the incarnation after the one with this control word. */
+static inline unsigned dolphin_tag_after(uint64_t word) {
     return (dolphin_tag(word) + 1) % DOLPHIN_TAGS;
 }
 
 
-/* Nodes. */
+/* Inner nodes. */
 
 #define DOLPHIN_NODE_HEADER 24u
-#define DOLPHIN_EXACT       8u /* depth up to which the prefix word holds the prefix itself */
+/* Greatest depth at which the prefix word holds the prefix itself instead of a hash. */
+#define DOLPHIN_INLINE_PREFIX_MAX 8u
 
 
 static inline unsigned dolphin_class_bytes(unsigned class) {
@@ -242,25 +261,27 @@ static inline unsigned dolphin_class_bytes(unsigned class) {
 
 
 #define DOLPHIN_ROOT_CLASS (DOLPHIN_CLASSES - 1)
-#define DOLPHIN_ROOT_LOCKS 2368u /* where they begin */
+#define DOLPHIN_ROOT_LOCKS 2368u /* offset of the 256 lock words in the root */
 #define DOLPHIN_ROOT_BYTES (DOLPHIN_ROOT_LOCKS + 8 * 256u)
 
 
-static inline unsigned dolphin_prefix_bytes(unsigned depth) { /* those that a node stores behind its header */
-    return depth > DOLPHIN_EXACT ? (depth + 7) / 8 * 8 : 0;
+/* Number of bytes that the stored prefix occupies after the header. */
+static inline unsigned dolphin_stored_prefix_bytes(unsigned depth) {
+    return depth > DOLPHIN_INLINE_PREFIX_MAX ? (depth + 7) / 8 * 8 : 0;
 }
 
 
-static inline unsigned dolphin_capacity(unsigned class, unsigned depth) {
-    unsigned used = DOLPHIN_NODE_HEADER + dolphin_prefix_bytes(depth);
+static inline unsigned dolphin_node_capacity(unsigned class, unsigned depth) {
+    unsigned used = DOLPHIN_NODE_HEADER + dolphin_stored_prefix_bytes(depth);
     return dolphin_class_bytes(class) > used ? (dolphin_class_bytes(class) - used) / 8 : 0;
 }
 
 
-/* The smallest class with room for so many entries, not smaller than `least`. The largest has room for all. */
-static inline unsigned dolphin_class_for(unsigned entries, unsigned depth, unsigned least) {
+/* Returns the smallest class that is not below `least` and has room for this number of entries. The largest class has
+ * room for one entry per position at every depth. */
+static inline unsigned dolphin_class_with_room(unsigned entries, unsigned depth, unsigned least) {
     unsigned class = least;
-    while (class + 1 < DOLPHIN_CLASSES && dolphin_capacity(class, depth) < entries)
+    while (class + 1 < DOLPHIN_CLASSES && dolphin_node_capacity(class, depth) < entries)
         class ++;
     return class;
 }
@@ -285,7 +306,7 @@ static inline unsigned dolphin_ident_class(uint64_t ident) {
 
 #define DOLPHIN_LEAF_HEADER 64u
 #define DOLPHIN_LEAF_LOCK   24u
-#define DOLPHIN_LEAF_CUT    32u /* `parted` stands behind it */
+#define DOLPHIN_LEAF_CUT    32u /* offset of the word `cut` in a leaf; `moved` is the next word */
 
 
 static inline unsigned dolphin_leaf_bytes(unsigned slots) {
@@ -317,50 +338,51 @@ static inline unsigned dolphin_ident_slots(uint64_t ident) {
 #define DOLPHIN_NARROWED (1ull << 34)
 
 
-static inline uint64_t dolphin_leaf_narrowed(uint64_t ident, unsigned hi) {
+static inline uint64_t dolphin_narrowed_ident(uint64_t ident, unsigned hi) {
     return (ident & ~(0x1ffull << 18)) | (uint64_t)hi << 18 | DOLPHIN_NARROWED;
 }
 
 
 static inline bool dolphin_leaf_ident_is_sound(uint64_t ident, unsigned slots) {
     return ident >> 40 == DOLPHIN_LEAF_MAGIC && dolphin_ident_depth(ident) <= FAR_KEY_MAX &&
-           dolphin_ident_lo(ident) <= dolphin_ident_hi(ident) && dolphin_ident_hi(ident) <= DOLPHIN_LAST &&
+           dolphin_ident_lo(ident) <= dolphin_ident_hi(ident) && dolphin_ident_hi(ident) <= DOLPHIN_LAST_POSITION &&
            dolphin_ident_slots(ident) == slots;
 }
 
 
-static inline far_addr dolphin_key_at(far_addr leaf, unsigned slot) {
+static inline far_addr dolphin_kword_addr(far_addr leaf, unsigned slot) {
     return leaf + DOLPHIN_LEAF_HEADER + 8ull * slot;
 }
 
 
-static inline far_addr dolphin_value_at(far_addr leaf, unsigned slots, unsigned slot) {
+static inline far_addr dolphin_vword_addr(far_addr leaf, unsigned slots, unsigned slot) {
     return leaf + DOLPHIN_LEAF_HEADER + 8ull * (slots + slot);
 }
 
 
 /* Key words. */
 
-typedef enum { DOLPHIN_EMPTY, DOLPHIN_RESERVED, DOLPHIN_HELD, DOLPHIN_DEAD } dolphin_slot_state; /* HELD: LIVE */
+typedef enum { DOLPHIN_SLOT_EMPTY, DOLPHIN_SLOT_RESERVED, DOLPHIN_SLOT_LIVE, DOLPHIN_SLOT_DEAD } dolphin_slot_state;
 
 #define DOLPHIN_INLINE_MAX 7u
-#define DOLPHIN_BLOCK      8u /* lengths from here on: a key block */
+#define DOLPHIN_BLOCK      8u /* a length of 8 or more means that the key is in a key block */
 #define DOLPHIN_PAYLOAD    ((1ull << 56) - 1)
 #define DOLPHIN_BLOCK_ADDR ((1ull << 44) - 1)
-#define DOLPHIN_KEY_MASK   ((1ull << 60) - 1) /* all but the state */
+#define DOLPHIN_KEY_MASK   ((1ull << 60) - 1) /* mask of all bits of a key word except the state */
 
 
-static inline dolphin_slot_state dolphin_state_of_slot(uint64_t kword) {
+static inline dolphin_slot_state dolphin_slot_state_of(uint64_t kword) {
     return (dolphin_slot_state)(kword >> 60);
 }
 
 
-static inline uint64_t dolphin_with_state(uint64_t kword, dolphin_slot_state state) {
+static inline uint64_t dolphin_kword_with_state(uint64_t kword, dolphin_slot_state state) {
     return (kword & DOLPHIN_KEY_MASK) | (uint64_t)state << 60;
 }
 
 
-#define DOLPHIN_HOLE ((uint64_t)DOLPHIN_DEAD << 60) /* a slot that was given out, and that nobody will use */
+/* The key word of a slot that was drawn with a ticket, and that no insert will use. */
+#define DOLPHIN_SLOT_HOLE ((uint64_t)DOLPHIN_SLOT_DEAD << 60)
 
 
 static inline unsigned dolphin_kword_length(uint64_t kword) {
@@ -373,8 +395,9 @@ static inline bool dolphin_kword_is_block(uint64_t kword) {
 }
 
 
-/* The rest of the key from `depth` on, at most 7 bytes; without a state. Those of one leaf compare as the keys do:
- * payload, then length. */
+/* Returns the key word for the suffix of the key that begins at `depth`, which must have at most 7 bytes. The state is
+ * left
+ * 0. Within one leaf the payloads, and then the lengths, compare in the order of the keys. */
 static inline uint64_t dolphin_inline_kword(far_bytes key, unsigned depth) {
     uint64_t payload = 0;
     unsigned length = (unsigned)key.length - depth;
@@ -404,7 +427,7 @@ static inline unsigned dolphin_key_block_bytes(unsigned class) {
 }
 
 
-static inline unsigned dolphin_key_class(size_t length) {
+static inline unsigned dolphin_key_block_class(size_t length) {
     unsigned class = 0;
     while (dolphin_key_block_bytes(class) < length + 2)
         class ++;
@@ -432,7 +455,8 @@ static inline unsigned dolphin_kword_block_bytes(uint64_t kword) {
 }
 
 
-/* What a key adds to the sum of its leaf, in the place of that field: the same for equal keys of one leaf. */
+/* Returns the contribution of a key to the sum of its leaf, shifted to the place of that field in the spear word. Equal
+ * keys in one leaf have equal contributions. */
 static inline uint64_t dolphin_key_sum(uint64_t kword) {
     uint64_t key = dolphin_kword_is_block(kword) ? (kword & DOLPHIN_KEY_MASK) / (DOLPHIN_BLOCK_ADDR + 1)
                                                  : kword & DOLPHIN_KEY_MASK;
@@ -442,31 +466,32 @@ static inline uint64_t dolphin_key_sum(uint64_t kword) {
 
 static inline bool dolphin_kword_is_sound(uint64_t kword) {
     unsigned length = dolphin_kword_length(kword);
-    if (kword >> 60 > DOLPHIN_DEAD || (kword >> 60 == DOLPHIN_EMPTY && kword != 0))
+    if (kword >> 60 > DOLPHIN_SLOT_DEAD || (kword >> 60 == DOLPHIN_SLOT_EMPTY && kword != 0))
         return false;
     return length >= DOLPHIN_BLOCK ? dolphin_kword_block(kword) != 0
                                    : (kword & DOLPHIN_PAYLOAD & ((1ull << (56 - 8 * length)) - 1)) == 0;
 }
 
 
-/* Value words of any size. */
+/* Value words of variable size (without value_size=8). */
 
 #define DOLPHIN_VALUE_BLOCK  (0x80ull << 56)
 #define DOLPHIN_VALUE_FROZEN (1ull << 62)
 
 
-static inline uint64_t dolphin_value_thawed(uint64_t word) {
+static inline uint64_t dolphin_value_unfrozen(uint64_t word) {
     return word & ~DOLPHIN_VALUE_FROZEN;
 }
 
 
 static inline bool dolphin_value_is_block(uint64_t word) {
-    return dolphin_value_thawed(word) >> 56 == 0x80;
+    return dolphin_value_unfrozen(word) >> 56 == 0x80;
 }
 
 
-static inline unsigned dolphin_value_inline_bytes(uint64_t word) { /* of one that is no block, and not 0 */
-    return (unsigned)(dolphin_value_thawed(word) >> 56) - 1;
+/* Only for a word that is not 0 and names no block. */
+static inline unsigned dolphin_value_inline_bytes(uint64_t word) {
+    return (unsigned)(dolphin_value_unfrozen(word) >> 56) - 1;
 }
 
 
@@ -496,24 +521,24 @@ static inline uint64_t dolphin_block_value(far_addr block, unsigned code) {
 }
 
 
-/* The first word of a value block. A word that was damaged leads to a block of another key: the hash tells. */
-static inline uint64_t dolphin_value_head(size_t length, uint64_t key_hash) {
+/* The first word of a value block. The hash reveals a damaged value word that leads to the block of another key. */
+static inline uint64_t dolphin_value_block_head(size_t length, uint64_t key_hash) {
     return (uint32_t)length | key_hash << 32;
 }
 
 
-static inline uint64_t dolphin_head_length(uint64_t head) {
+static inline uint64_t dolphin_value_head_length(uint64_t head) {
     return (uint32_t)head;
 }
 
 
-static inline bool dolphin_head_is_of(uint64_t head, uint64_t key_hash) {
+static inline bool dolphin_value_head_has_hash(uint64_t head, uint64_t key_hash) {
     return head >> 32 == (uint32_t)key_hash;
 }
 
 
 static inline bool dolphin_value_is_sound(uint64_t word) {
-    unsigned top = (unsigned)(dolphin_value_thawed(word) >> 56);
+    unsigned top = (unsigned)(dolphin_value_unfrozen(word) >> 56);
     if (top == 0)
         return word == 0;
     if (top <= 8)

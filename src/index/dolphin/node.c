@@ -1,30 +1,31 @@
-/* Inner nodes as they are READ, looked up and made. */
+/* Inner nodes: reading and validating copies, searching them, and building images of new nodes. */
 #include "base/error.h"
 #include "base/hash.h"
 #include "index/dolphin/dolphin.h"
 
 
-/* Of the root an operation needs the entry of its key alone, which never moves: its other entries come as unused. The
- * whole of it, from every client whose cache is behind, would be more than its memory node can send. */
-static void put_read_root(dolphin_op *op, dolphin_node *node) {
+/* Appends the READ of the single root entry for op->key. The other entries of the image are set to unused. The entries
+ * of the root never move, so the address of this entry is known. Reading the whole root instead (2.3 KB, by every
+ * client with an outdated cache) would exceed the bandwidth of its memory node. */
+static void batch_read_root_entry(dolphin_op *op, dolphin_node *node) {
     unsigned at = DOLPHIN_NODE_HEADER / 8 + dolphin_position(op->key, 0);
     memset(node->image, 0, dolphin_class_bytes(DOLPHIN_ROOT_CLASS));
-    node->image[0] = dolphin_lock_free(node->word);
+    node->image[0] = dolphin_unlocked_word(node->word);
     node->image[1] = dolphin_node_ident(0, DOLPHIN_ROOT_CLASS);
     far_read(op->t, dolphin_entry_addr(node->word) + 8ull * at, node->image + at, 8);
 }
 
 
-int dolphin_put_read_node(dolphin_op *op, uint64_t word, dolphin_node *node) {
+int dolphin_batch_read_node(dolphin_op *op, uint64_t word, dolphin_node *node) {
     unsigned bytes = dolphin_class_bytes(dolphin_entry_class(word));
     far_addr addr = dolphin_entry_addr(word);
     *node = (dolphin_node){.word = word};
     if (!far_task_reaches(op->t, addr, bytes))
-        return dolphin_broken(op->index, addr, "node");
+        return dolphin_fail_corrupt(op->index, addr, "node");
     if (!(node->image = far_scratch(op->t, bytes)))
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
-    if (word == op->st->root && !op->tours)
-        put_read_root(op, node);
+    if (word == op->st->root && !op->reads_whole_root)
+        batch_read_root_entry(op, node);
     else
         far_read(op->t, addr, node->image, bytes);
     far_mark(op->t, FAR_VERB_UNPROVEN);
@@ -32,43 +33,44 @@ int dolphin_put_read_node(dolphin_op *op, uint64_t word, dolphin_node *node) {
 }
 
 
-static void set_parts(dolphin_node *node) {
+static void set_node_fields(dolphin_node *node) {
     node->depth = dolphin_ident_depth(node->image[1]);
     node->class = dolphin_ident_class(node->image[1]);
-    node->capacity = dolphin_capacity(node->class, node->depth);
-    node->entries = node->image + (DOLPHIN_NODE_HEADER + dolphin_prefix_bytes(node->depth)) / 8;
+    node->capacity = dolphin_node_capacity(node->class, node->depth);
+    node->entries = node->image + (DOLPHIN_NODE_HEADER + dolphin_stored_prefix_bytes(node->depth)) / 8;
 }
 
 
-/* A frozen node that is not known to be linked may be memory that is being used anew: its tag is the last to change. */
-int dolphin_take_node(const dolphin_op *op, dolphin_node *node, bool linked) {
-    if (!dolphin_is_life(node->image[0], node->word) || ((node->image[0] & DOLPHIN_FROZEN) && !linked))
+/* A frozen node that may be unlinked is not accepted. Its memory may already contain the body of the next incarnation,
+ * because the control word, which contains the tag, is the last word of a node that changes. */
+int dolphin_validate_node(const dolphin_op *op, dolphin_node *node, bool linked) {
+    if (!dolphin_control_matches(node->image[0], node->word) || ((node->image[0] & DOLPHIN_FROZEN) && !linked))
         return 0;
     uint64_t ident = node->image[1];
     if (ident >> 40 != DOLPHIN_NODE_MAGIC || dolphin_ident_class(ident) != dolphin_entry_class(node->word) ||
         dolphin_ident_depth(ident) > FAR_KEY_MAX)
-        return dolphin_broken(op->index, dolphin_entry_addr(node->word), "node");
-    set_parts(node);
+        return dolphin_fail_corrupt(op->index, dolphin_entry_addr(node->word), "node");
+    set_node_fields(node);
     for (unsigned i = 0; i < node->capacity; i++)
         if (!dolphin_entry_is_sound(node->entries[i]))
-            return dolphin_broken(op->index, dolphin_entry_addr(node->word), "node");
+            return dolphin_fail_corrupt(op->index, dolphin_entry_addr(node->word), "node");
     node->proven = true;
     return 1;
 }
 
 
 const uint8_t *dolphin_node_prefix(const dolphin_node *node) {
-    return (const uint8_t *)(node->image + (node->depth > DOLPHIN_EXACT ? 3 : 2));
+    return (const uint8_t *)(node->image + (node->depth > DOLPHIN_INLINE_PREFIX_MAX ? 3 : 2));
 }
 
 
-bool dolphin_has_prefix_of(const dolphin_node *node, far_bytes key) {
+bool dolphin_node_has_prefix_of(const dolphin_node *node, far_bytes key) {
     return key.length >= node->depth &&
            (node->depth == 0 || memcmp(dolphin_node_prefix(node), key.data, node->depth) == 0);
 }
 
 
-int dolphin_lookup(const dolphin_node *node, unsigned position) {
+int dolphin_find_entry(const dolphin_node *node, unsigned position) {
     int best = -1;
     unsigned best_lb = 0;
     for (unsigned i = 0; i < node->capacity; i++) {
@@ -92,7 +94,7 @@ unsigned dolphin_next_lb(const dolphin_node *node, unsigned lb) {
 }
 
 
-unsigned dolphin_free_entries(const dolphin_node *node) {
+unsigned dolphin_count_free_entries(const dolphin_node *node) {
     unsigned count = 0;
     for (unsigned i = 0; i < node->capacity; i++)
         count += node->entries[i] == 0;
@@ -100,8 +102,8 @@ unsigned dolphin_free_entries(const dolphin_node *node) {
 }
 
 
-/* Without a lock word, and without entries. */
-int dolphin_new_image(dolphin_op *op, const uint8_t *prefix, unsigned depth, unsigned class, dolphin_node *node) {
+/* Initialises a node image without a lock word and without entries. */
+int dolphin_init_node_image(dolphin_op *op, const uint8_t *prefix, unsigned depth, unsigned class, dolphin_node *node) {
     unsigned bytes = dolphin_class_bytes(class);
     *node = (dolphin_node){.image = far_scratch(op->t, bytes)};
     if (!node->image)
@@ -109,16 +111,17 @@ int dolphin_new_image(dolphin_op *op, const uint8_t *prefix, unsigned depth, uns
     memset(node->image, 0, bytes);
     node->image[1] = dolphin_node_ident(depth, class);
     node->image[2] = dolphin_prefix_word(op->st, prefix, depth);
-    if (depth > DOLPHIN_EXACT)
+    if (depth > DOLPHIN_INLINE_PREFIX_MAX)
         memcpy(node->image + 3, prefix, depth);
-    set_parts(node);
+    set_node_fields(node);
     return 0;
 }
 
 
-/* The memory node of a node, and of its leaves: in turn for nodes that differ in the last byte of their prefix. */
-unsigned dolphin_place(const dolphin_op *op, const uint8_t *prefix, unsigned depth) {
+/* Returns the memory node for a node with this prefix, and for its leaves. Nodes whose prefixes differ only in the last
+ * byte are placed on the memory nodes in turn. */
+unsigned dolphin_choose_memory_node(const dolphin_op *op, const uint8_t *prefix, unsigned depth) {
     uint64_t turn =
-        depth ? far_hash((far_bytes){prefix, depth - 1}, op->st->seed + depth) % 256 + prefix[depth - 1] : 0;
+        depth ? far_hash((far_bytes){prefix, depth - 1}, op->st->hash_seed + depth) % 256 + prefix[depth - 1] : 0;
     return (unsigned)(turn % far_task_nodes(op->t));
 }

@@ -1,35 +1,36 @@
-/* What a dead client left under the lock of a node. Whoever takes the lock over puts it right before anything else:
+/* Recovery: a client that held a node lock has failed, and another client takes over its lock. Before it does anything
+ * else, it repairs the node and unlocks it. It finds one of these states:
  *
- * - A leaf is frozen, the entries are as they were: it thaws. Nothing was changed.
- * - A leaf is frozen, and entries for its upper part lead elsewhere already: that part goes from it, and it thaws. No
- * memory is needed, so that nobody waits for the dead in a pool that is full.
- * - A node below is frozen, which is done under the lock of the node above: it was to be replaced by a copy, and was
- * not. It thaws, locked by us, and is put right in the same way.
- * - A NULL was to become smaller, and entries for its upper part are there already: it ends where they begin.
- * - All entries are changed: there is only the lock.
+ * - A leaf is frozen and no entry was changed. The leaf is thawed; nothing had happened.
+ * - A leaf is frozen, and entries for the upper part of its interval already name new leaves. The leaf is narrowed to
+ *   the rest of its interval and thawed. This needs no memory, so recovery works in a full pool.
+ * - A child node is frozen, which happens under the lock of its parent. The client was going to replace it by a copy
+ *   and did not. The child is thawed by locking it, then repaired in the same way, then unlocked.
+ * - A NULL interval overlaps entries that were added for its upper part. It is shortened to end before them.
+ * - All entries were changed. Only the lock is left.
  *
  * So a node that is not locked has no frozen child. */
 #include "base/error.h"
 #include "index/dolphin/dolphin.h"
-#include "pool/epoch.h"
+#include "pool/epoch/epoch.h"
 
 #define LEVELS_MAX 260
 
 
-static int recover(dolphin_op *op, dolphin_node *node, unsigned level);
+static int recover_node(dolphin_op *op, dolphin_node *node, unsigned level);
 
 
-/* The control words of all children, by entry. */
-static int read_children(dolphin_op *op, const dolphin_node *node, uint64_t *words) {
+/* READs the control words of all children; words[i] belongs to entry i, and is 0 if that entry has no child. */
+static int read_child_control_words(dolphin_op *op, const dolphin_node *node, uint64_t *words) {
     for (unsigned i = 0; i < node->capacity; i++) {
         uint64_t entry = node->entries[i];
         words[i] = 0;
-        if (dolphin_entry_kind(entry) < DOLPHIN_LEAF ||
+        if (dolphin_entry_kind(entry) < DOLPHIN_KIND_LEAF ||
             (node->depth == 0 && dolphin_entry_lb(entry) != dolphin_position(op->key, 0)))
-            continue; /* of the root one entry: the others are not under this lock */
+            continue; /* In the root, only one entry belongs to this lock. */
         if (!far_task_reaches(op->t, dolphin_entry_addr(entry), 8)) {
-            far_forget(op->t);
-            return dolphin_broken(op->index, dolphin_entry_addr(node->word), "node");
+            far_discard_batch(op->t);
+            return dolphin_fail_corrupt(op->index, dolphin_entry_addr(node->word), "node");
         }
         far_read(op->t, dolphin_entry_addr(entry), &words[i], 8);
     }
@@ -37,8 +38,9 @@ static int read_children(dolphin_op *op, const dolphin_node *node, uint64_t *wor
 }
 
 
-/* One READ of a leaf may show what it was for before, and that it is not frozen, which came later: until all who READ
- * it meanwhile are through. */
+/* Waits until all current readers have finished. A READ of the leaf may have returned the header from before the
+ * narrowing together with the spear word from after the thawing, and would accept the leaf for keys that it no longer
+ * owns. So the leaf must stay frozen until all such READs are over. */
 static int wait_for_readers(dolphin_op *op) {
     far_point(op->t, "dolphin:narrowed");
     return far_pin_after_epochs(op->t, 1);
@@ -52,87 +54,90 @@ static int recover_leaf(dolphin_op *op, dolphin_node *node, unsigned at) {
     int err = far_read_word(op->t, dolphin_entry_addr(entry) + 8, &ident);
     if (err < 0)
         return err;
-    unsigned hi = node->depth ? dolphin_next_lb(node, lb) - 1 : DOLPHIN_LAST;
+    unsigned hi = node->depth ? dolphin_next_lb(node, lb) - 1 : DOLPHIN_LAST_POSITION;
     bool narrow = dolphin_ident_hi(ident) != hi;
-    if (narrow && (err = dolphin_narrow(op, node, at)) < 0)
+    if (narrow && (err = dolphin_narrow_leaf(op, node, at)) < 0)
         return err;
     if ((narrow || (ident & DOLPHIN_NARROWED)) && (err = wait_for_readers(op)) < 0)
         return err;
     dolphin_leaf leaf = {.entry = entry, .addr = dolphin_entry_addr(entry)};
-    if (op->st->hot && (err = dolphin_read_leaf(op, entry, &leaf)) < 0)
+    if (op->st->hot_updates && (err = dolphin_read_leaf(op, entry, &leaf)) < 0)
         return err;
-    far_write(op->t, leaf.addr + DOLPHIN_LEAF_CUT, uncut, sizeof(uncut)); /* the next change says it anew */
-    dolphin_put_thaw(op, &leaf);
+    /* Both words are reset; the next change of the leaf writes its own values. */
+    far_write(op->t, leaf.addr + DOLPHIN_LEAF_CUT, uncut, sizeof(uncut));
+    dolphin_batch_thaw(op, &leaf);
     return dolphin_wait(op);
 }
 
 
-/* A frozen node is changed only by the client that has the lock of the node above: the CAS finds what was READ under that lock. */
-static int recover_child(dolphin_op *op, uint64_t word, uint64_t lock, unsigned level) {
-    uint64_t mine = dolphin_locked_by_me(op, word);
+/* Thaws a frozen child node of a locked parent. Only the holder of the parent's lock changes a frozen node. So the CAS
+ * on the child's lock word succeeds, because its expected value was READ under the parent's lock. */
+static int recover_frozen_child(dolphin_op *op, uint64_t word, uint64_t lock, unsigned level) {
+    uint64_t mine = dolphin_lock_word_of(op, word);
     dolphin_node child;
-    int err = dolphin_cas(op, dolphin_entry_addr(word), lock, mine, NULL);
+    int err = dolphin_cas_and_wait(op, dolphin_entry_addr(word), lock, mine, NULL);
     if (err < 0)
         return err;
-    err = dolphin_put_read_node(op, word, &child);
-    if (err == 0 && (err = dolphin_wait(op)) == 0 && (err = dolphin_take_node(op, &child, true)) == 1)
-        err = recover(op, &child, level + 1);
-    if (err < 0) { /* as it was: another one will try */
-        far_forget(op->t);
-        dolphin_cas(op, dolphin_entry_addr(word), mine, lock, NULL);
+    err = dolphin_batch_read_node(op, word, &child);
+    if (err == 0 && (err = dolphin_wait(op)) == 0 && (err = dolphin_validate_node(op, &child, true)) == 1)
+        err = recover_node(op, &child, level + 1);
+    if (err < 0) { /* restore the lock word of the failed client, so that another client can repair the node */
+        far_discard_batch(op->t);
+        dolphin_cas_and_wait(op, dolphin_entry_addr(word), mine, lock, NULL);
         return err;
     }
     return dolphin_unlock(op, word);
 }
 
 
-static int recover_nulls(dolphin_op *op, dolphin_node *node) {
+static int narrow_overlapping_nulls(dolphin_op *op, dolphin_node *node) {
     for (unsigned i = 0; i < node->capacity && node->depth; i++) {
         uint64_t entry = node->entries[i];
         unsigned lb = dolphin_entry_lb(entry), hi = dolphin_next_lb(node, lb) - 1;
-        if (dolphin_entry_kind(entry) != DOLPHIN_NULL || dolphin_entry_hi(entry) == hi)
+        if (dolphin_entry_kind(entry) != DOLPHIN_KIND_NULL || dolphin_entry_hi(entry) == hi)
             continue;
-        node->entries[i] = dolphin_null(lb, hi);
-        far_cas(op->t, dolphin_entry_place(node, i), entry, node->entries[i], NULL);
+        node->entries[i] = dolphin_null_entry(lb, hi);
+        far_cas(op->t, dolphin_entry_word_addr(node, i), entry, node->entries[i], NULL);
     }
     return dolphin_wait(op);
 }
 
 
-static int recover(dolphin_op *op, dolphin_node *node, unsigned level) {
+static int recover_node(dolphin_op *op, dolphin_node *node, unsigned level) {
     uint64_t *words = far_scratch(op->t, node->capacity * sizeof(*words));
     if (!words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
     if (level > LEVELS_MAX)
-        return dolphin_broken(op->index, dolphin_entry_addr(node->word), "node");
-    int err = read_children(op, node, words);
+        return dolphin_fail_corrupt(op->index, dolphin_entry_addr(node->word), "node");
+    int err = read_child_control_words(op, node, words);
     if (err == 0)
-        err = recover_nulls(op, node);
+        err = narrow_overlapping_nulls(op, node);
     for (unsigned i = 0; i < node->capacity && err == 0; i++) {
         uint64_t entry = node->entries[i];
-        if (!(words[i] & DOLPHIN_FROZEN) || !dolphin_is_life(words[i], entry))
+        if (!(words[i] & DOLPHIN_FROZEN) || !dolphin_control_matches(words[i], entry))
             continue;
-        err = dolphin_entry_is_node(entry) ? recover_child(op, entry, words[i], level) : recover_leaf(op, node, i);
+        err =
+            dolphin_entry_is_node(entry) ? recover_frozen_child(op, entry, words[i], level) : recover_leaf(op, node, i);
     }
     return err;
 }
 
 
-int dolphin_take_over(dolphin_op *op, uint64_t word, uint64_t lock) {
-    uint64_t mine = dolphin_locked_by_me(op, word), seen;
+int dolphin_take_over_lock(dolphin_op *op, uint64_t word, uint64_t lock) {
+    uint64_t mine = dolphin_lock_word_of(op, word), seen;
     dolphin_node node;
-    int err = far_holder_is_dead(op->t, dolphin_lock_owner(lock));
+    int err = far_holder_confirm_failed(op->t, dolphin_lock_owner(lock));
     if (err <= 0)
         return err;
-    if ((err = dolphin_cas(op, dolphin_lock_place(op, word), lock, mine, &seen)) < 0 || seen != lock)
+    if ((err = dolphin_cas_and_wait(op, dolphin_lock_addr(op, word), lock, mine, &seen)) < 0 || seen != lock)
         return err;
     far_point(op->t, "dolphin:taken_over");
-    err = dolphin_put_read_node(op, word, &node);
-    if (err == 0 && (err = dolphin_wait(op)) == 0 && (err = dolphin_take_node(op, &node, true)) == 1)
-        err = recover(op, &node, 0);
+    err = dolphin_batch_read_node(op, word, &node);
+    if (err == 0 && (err = dolphin_wait(op)) == 0 && (err = dolphin_validate_node(op, &node, true)) == 1)
+        err = recover_node(op, &node, 0);
     if (err < 0) {
-        far_forget(op->t);
-        dolphin_cas(op, dolphin_lock_place(op, word), mine, lock, &seen);
+        far_discard_batch(op->t);
+        dolphin_cas_and_wait(op, dolphin_lock_addr(op, word), mine, lock, &seen);
         return err;
     }
     err = dolphin_unlock(op, word);
@@ -140,48 +145,53 @@ int dolphin_take_over(dolphin_op *op, uint64_t word, uint64_t lock) {
 }
 
 
-/* {READ control word, READ lock}, in this order, of a frozen child of this node. Whoever freezes it has the lock before
- * and for longer: frozen, and then not locked, it is a change that ended in between. Seen again and again, it is
- * damage. 0: not so. */
-static int look_at_frozen(dolphin_op *op, uint64_t entry, uint64_t above) {
+/* Looks for damage: a child that is frozen although no client can be replacing it. The function posts {READ control
+ * word, READ lock}, in this order. A client that freezes a child has locked the parent before and unlocks the parent
+ * afterwards. So if the child is frozen and the parent is not locked, the change normally ended between the two READs.
+ * If the function observes this again and again, the node is damaged. Returns 0 if it did not observe this state, 1 if
+ * it did, or FAR_ERR_CORRUPT. */
+static int check_frozen_child(dolphin_op *op, uint64_t entry, uint64_t above) {
     uint64_t word, lock;
-    if (dolphin_entry_kind(entry) < DOLPHIN_LEAF)
+    if (dolphin_entry_kind(entry) < DOLPHIN_KIND_LEAF)
         return 0;
     if (!far_task_reaches(op->t, dolphin_entry_addr(entry), 8))
-        return dolphin_broken(op->index, dolphin_entry_addr(above), "node");
+        return dolphin_fail_corrupt(op->index, dolphin_entry_addr(above), "node");
     far_read(op->t, dolphin_entry_addr(entry), &word, 8);
     far_mark(op->t, FAR_VERB_UNPROVEN);
-    far_read(op->t, dolphin_lock_place(op, above), &lock, 8);
+    far_read(op->t, dolphin_lock_addr(op, above), &lock, 8);
     int err = dolphin_wait(op);
-    if (err < 0 || !dolphin_is_life(word, entry) || !(word & DOLPHIN_FROZEN) || dolphin_lock_owner(lock) ||
+    if (err < 0 || !dolphin_control_matches(word, entry) || !(word & DOLPHIN_FROZEN) || dolphin_lock_owner(lock) ||
         (lock & DOLPHIN_FROZEN))
         return err;
-    op->odd += DOLPHIN_HELP_EVERY - 1; /* this look stands for those that were not done */
-    err = dolphin_odd(op, dolphin_entry_addr(entry), dolphin_entry_is_node(entry) ? "node" : "leaf");
+    /* This check runs only at every fourth attempt, so one observation counts for four. */
+    op->inconsistent_reads += DOLPHIN_RECOVER_EVERY - 1;
+    err = dolphin_retry_inconsistent(op, dolphin_entry_addr(entry), dolphin_entry_is_node(entry) ? "node" : "leaf");
     return err < 0 ? err : 1;
 }
 
 
-/* A lock on the way whose holder is dead is taken over, and the next level is looked at with what that left. */
-int dolphin_help(dolphin_op *op) {
+/* Descends from the root to op->key. If it finds the lock of a failed client, it takes over that lock and ends;
+ * otherwise it continues at the next level. */
+int dolphin_recover_path(dolphin_op *op) {
     far_scratch_mark here = far_scratch_here(op->t);
     uint64_t word = op->st->root;
     int err = 0;
     for (unsigned level = 0; level < LEVELS_MAX && word && err == 0; level++) {
         dolphin_node node;
         uint64_t lock;
-        err = dolphin_put_read_node(op, word, &node);
-        far_read(op->t, dolphin_lock_place(op, word), &lock, 8);
+        err = dolphin_batch_read_node(op, word, &node);
+        far_read(op->t, dolphin_lock_addr(op, word), &lock, 8);
         if (err < 0)
-            far_forget(op->t);
-        if (err < 0 || (err = dolphin_wait(op)) < 0 || (err = dolphin_take_node(op, &node, true)) <= 0)
+            far_discard_batch(op->t);
+        if (err < 0 || (err = dolphin_wait(op)) < 0 || (err = dolphin_validate_node(op, &node, true)) <= 0)
             break;
-        if (dolphin_lock_owner(lock) && !(lock & DOLPHIN_FROZEN) && (err = dolphin_take_over(op, word, lock)) != 0)
+        if (dolphin_lock_owner(lock) && !(lock & DOLPHIN_FROZEN) && (err = dolphin_take_over_lock(op, word, lock)) != 0)
             break;
-        int at =
-            dolphin_has_prefix_of(&node, op->key) ? dolphin_lookup(&node, dolphin_position(op->key, node.depth)) : -1;
+        int at = dolphin_node_has_prefix_of(&node, op->key)
+                     ? dolphin_find_entry(&node, dolphin_position(op->key, node.depth))
+                     : -1;
         uint64_t entry = at < 0 ? 0 : node.entries[at];
-        if ((err = look_at_frozen(op, entry, word)) == 0)
+        if ((err = check_frozen_child(op, entry, word)) == 0)
             word = dolphin_entry_is_node(entry) ? entry : 0;
     }
     far_scratch_back(op->t, here);

@@ -1,80 +1,85 @@
-/* Attempts. Each goes by one root word, taken at its beginning; whatever it sees that does not fit that root makes it
- * look at the root again and start over. */
+/* Attempts of an operation, for both layouts: begin, locate and read the main bucket, lock it, and prepare a retry.
+ *
+ * An attempt relies on one root word of its partition, which shard_start_attempt takes from the cache. If the attempt
+ * observes a bucket that does not fit this root word, it reads the root word again and starts over. */
 #include "base/error.h"
 #include "index/shard/shard.h"
-#include "pool/epoch.h"
+#include "pool/epoch/epoch.h"
 
 #include <string.h>
 
-#define RENEW_EVERY 8 /* attempts under one pin */
+#define RENEW_EVERY 8 /* number of attempts after which the pin is renewed */
 
 
-int shard_begin(shard_try *y, far_task *t, far_index *index, far_bytes key) {
+int shard_begin_operation(shard_op *op, far_task *t, far_index *index, far_bytes key) {
     shard_state *st = shard_state_of(index);
-    y->t = t;
-    y->index = index;
-    y->st = st;
-    y->key = key;
-    y->h = shard_hash(index, key);
-    y->part = &st->part[y->h & shard_mask(st->p)];
-    memset(&y->root, 0, sizeof(*y) - offsetof(shard_try, root));
+    op->t = t;
+    op->index = index;
+    op->st = st;
+    op->key = key;
+    op->h = shard_hash(index, key);
+    op->part = &st->part[op->h & shard_mask(st->p)];
+    memset(&op->root, 0, sizeof(*op) - offsetof(shard_op, root));
     shard_image *images = far_scratch(t, 2 * sizeof(*images));
     if (!images)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
-    y->home = &images[0];
-    y->spare = &images[1];
-    return shard_hear(t, index);
+    op->main = &images[0];
+    op->other = &images[1];
+    return shard_ensure_roots_read(t, index);
 }
 
 
-static inline int place_bucket(shard_try *y, uint64_t bucket, shard_image *image) {
+static inline int locate_bucket(shard_op *op, uint64_t bucket, shard_image *image) {
     image->bucket = bucket;
-    image->addr = shard_known_addr(y->st, y->part, bucket);
+    image->addr = shard_cached_bucket_addr(op->st, op->part, bucket);
     if (image->addr)
         return 0;
-    int err = shard_bucket_addr(y->t, y->st, y->part, bucket, &image->addr);
+    int err = shard_bucket_addr(op->t, op->st, op->part, bucket, &image->addr);
     return err < 0 ? err : image->addr == 0;
 }
 
 
-/* The chunk of the child's parent is known to be split. It is a hint: who finds the child not written after all starts
- * over, and asks for no hint then. */
-static bool is_swept(const shard_try *y) {
-    uint64_t parents = 1ull << (y->st->b + y->d - 1);
-    return y->attempt == 0 && shard_knows_done(y->part, y->d, (y->bucket - parents) / shard_chunk(parents));
+/* Returns true if the parent of the key's bucket is known to be split already, so that only the child need be read.
+ * This knowledge is a hint. If the hint was wrong, the operation finds the child unwritten and retries; a retry
+ * (attempt > 0) does not use the hint. */
+static bool parent_is_known_split(const shard_op *op) {
+    uint64_t parents = 1ull << (op->st->b + op->d - 1);
+    return op->attempt == 0 &&
+           shard_chunk_is_known_done(op->part, op->d, (op->bucket - parents) / shard_chunk_size(parents));
 }
 
 
-/* The key changes its bucket with the doubling that is under way: it lies in the child, or still in its parent. */
-static __attribute__((noinline)) int place_pair(shard_try *y) {
-    y->paired = !is_swept(y);
-    int err = place_bucket(y, y->bucket, y->home);
-    if (err == 0 && y->paired)
-        err = place_bucket(y, shard_parent(y->bucket, y->st->b, y->d), y->spare);
+/* Called if the key moves to the child in the doubling that is in progress. Locates child and parent, because the key
+ * may still be in the parent. Returns 0, 1 if an address is unknown, or an error. */
+static __attribute__((noinline)) int locate_child_and_parent(shard_op *op) {
+    op->paired = !parent_is_known_split(op);
+    int err = locate_bucket(op, op->bucket, op->main);
+    if (err == 0 && op->paired)
+        err = locate_bucket(op, shard_parent(op->bucket, op->st->b, op->d), op->other);
     return err;
 }
 
 
-/* 1: the place is not known; the root is behind. While the partition grows, a key that changes its bucket is looked for
- * in the child, then in the parent: in this order (R1, find.c: a child is written before its parent changes). */
-int shard_place_home(shard_try *y) {
-    if (y->phase == SHARD_GROW && shard_changes(y->h, y->st->p, y->st->b, y->d))
-        return place_pair(y);
-    return place_bucket(y, y->bucket, y->home);
+/* While the partition grows, a key that moves is searched first in the child and then in the parent. By this order an
+ * unwritten child proves that the parent was unchanged when the child was read, because a split writes the child before
+ * the parent (rule R1 in find.c). */
+int shard_locate_main(shard_op *op) {
+    if (op->phase == SHARD_GROW && shard_key_moves(op->h, op->st->p, op->st->b, op->d))
+        return locate_child_and_parent(op);
+    return locate_bucket(op, op->bucket, op->main);
 }
 
 
-void shard_put_home(shard_try *y) {
-    if (y->dated)
-        far_read(y->t, y->home->addr + 8 * SHARD_P_HEADER, &y->before, 8);
-    far_read(y->t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES);
-    if (y->paired && y->st->pair_read)
-        far_read(y->t, y->spare->addr, y->spare->w, SHARD_BUCKET_BYTES);
+void shard_add_main_reads(shard_op *op) {
+    if (op->header_first)
+        far_read(op->t, op->main->addr + 8 * SHARD_P_HEADER, &op->header_before, 8);
+    far_read(op->t, op->main->addr, op->main->w, SHARD_BUCKET_BYTES);
+    if (op->paired && op->st->pair_read)
+        far_read(op->t, op->other->addr, op->other->w, SHARD_BUCKET_BYTES);
 }
 
 
-/* R1: words of a written bucket are never zero. */
-bool shard_unwritten(const shard_state *st, const uint64_t *w) {
+bool shard_is_unwritten(const shard_state *st, const uint64_t *w) {
     if (!st->inlined)
         return shard_p_any_zero(st->wide, w);
     if (w[SHARD_I_H] == 0)
@@ -86,111 +91,114 @@ bool shard_unwritten(const shard_state *st, const uint64_t *w) {
 }
 
 
-/* R1: an unwritten child leaves it to its parent, which was read, or is read now, after it. */
-int shard_see_home(shard_try *y) {
-    if (!y->paired || !shard_unwritten(y->st, y->home->w))
+/* If the child was read unwritten, the parent becomes the main bucket (rule R1 in find.c). With the option pair_read
+ * the parent was read after the child in the same batch; otherwise the parent is read now. */
+int shard_select_main(shard_op *op) {
+    if (!op->paired || !shard_is_unwritten(op->st, op->main->w))
         return 0;
-    shard_image *child = y->home;
-    y->home = y->spare;
-    y->spare = child;
-    y->child_unwritten = true;
-    return y->st->pair_read ? 0 : far_read_now(y->t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES, 0);
+    shard_image *child = op->main;
+    op->main = op->other;
+    op->other = child;
+    op->child_unwritten = true;
+    return op->st->pair_read ? 0 : far_read_now(op->t, op->main->addr, op->main->w, SHARD_BUCKET_BYTES, 0);
 }
 
 
-int shard_read_home(shard_try *y) {
-    if (!y->dated && !y->paired)
-        return far_read_now(y->t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES, 0);
-    shard_put_home(y);
-    int err = far_wait(y->t);
-    return err < 0 ? err : shard_see_home(y);
+int shard_read_main(shard_op *op) {
+    if (!op->header_first && !op->paired)
+        return far_read_now(op->t, op->main->addr, op->main->w, SHARD_BUCKET_BYTES, 0);
+    shard_add_main_reads(op);
+    int err = far_wait(op->t);
+    return err < 0 ? err : shard_select_main(op);
 }
 
 
-/* With window_read: the two lines at which the key's order of slots begins, and the header. Most keys lie there; a miss says
- * nothing. 1: put. */
-int shard_put_window(shard_try *y) {
-    const shard_state *st = y->st;
-    if (y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d))
+/* Adds READs of the header and of the two cache lines at which the key's probe order begins. Most keys are found in
+ * these lines. If the key is not in these lines, it may still be in another line of the bucket. */
+int shard_add_window_reads(shard_op *op) {
+    const shard_state *st = op->st;
+    if (op->phase == SHARD_GROW && shard_key_moves(op->h, st->p, st->b, op->d))
         return 0;
-    unsigned line = shard_start_line(y), header = shard_header_at(st);
-    int err = place_bucket(y, y->bucket, y->home);
+    unsigned line = shard_start_line(op), header = shard_header_at(st);
+    int err = locate_bucket(op, op->bucket, op->main);
     if (err)
         return err < 0 ? err : 0;
-    memset(y->home->w, 0, sizeof(y->home->w));
-    far_read(y->t, y->home->addr + 64 * line, &y->home->w[SHARD_LINE * line], line < 7 ? 128 : 64);
+    memset(op->main->w, 0, sizeof(op->main->w));
+    far_read(op->t, op->main->addr + 64 * line, &op->main->w[SHARD_LINE * line], line < 7 ? 128 : 64);
     if (line == 7)
-        far_read(y->t, y->home->addr, y->home->w, 64);
+        far_read(op->t, op->main->addr, op->main->w, 64);
     else if (line < 6)
-        far_read(y->t, y->home->addr + 8 * header, &y->home->w[header], 8);
+        far_read(op->t, op->main->addr + 8 * header, &op->main->w[header], 8);
     return 1;
 }
 
 
-static void put_reads(shard_try *y, shard_image *image, shard_beside *beside) {
-    far_read(y->t, image->addr, image->w, SHARD_BUCKET_BYTES);
-    for (unsigned i = 0; beside && i < beside->count; i++)
-        far_read(y->t, beside->at[i], &beside->word[i], 8);
+static void add_bucket_reads(shard_op *op, shard_image *image, shard_extra_words *extra) {
+    far_read(op->t, image->addr, image->w, SHARD_BUCKET_BYTES);
+    for (unsigned i = 0; extra && i < extra->count; i++)
+        far_read(op->t, extra->at[i], &extra->word[i], 8);
 }
 
 
-/* Where an atomic and a READ have no order, an 8-byte READ stands between them: if it shows our lock, the READs after
- * it ran under the lock. */
-static __attribute__((noinline)) int lock_and_read_beside(shard_try *y, shard_image *image, far_addr lock,
+/* Locks the bucket when other words must be read together with it, or when the fabric does not order READs after
+ * atomics. In the second case an 8-byte READ of the lock precedes the other READs. READs are ordered among themselves,
+ * so if the first READ returns this client's lock word, the READs after it were executed under the lock. If the first
+ * READ returns another value although the CAS of the lock succeeded, everything is read once more. */
+static __attribute__((noinline)) int lock_and_read_extras(shard_op *op, shard_image *image, far_addr lock,
                                                           uint64_t expected, uint64_t mine, uint64_t *old,
-                                                          shard_beside *beside) {
+                                                          shard_extra_words *extra) {
     uint64_t seen = mine;
-    far_cas(y->t, lock, expected, mine, old);
-    if (!far_task_capabilities(y->t)->atomics_in_order)
-        far_read(y->t, lock, &seen, 8);
-    put_reads(y, image, beside);
-    int err = far_wait(y->t);
+    far_cas(op->t, lock, expected, mine, old);
+    if (!far_task_capabilities(op->t)->atomics_in_order)
+        far_read(op->t, lock, &seen, 8);
+    add_bucket_reads(op, image, extra);
+    int err = far_wait(op->t);
     if (err < 0 || *old != expected || seen == mine)
         return err;
-    put_reads(y, image, beside);
-    return far_wait(y->t);
+    add_bucket_reads(op, image, extra);
+    return far_wait(op->t);
 }
 
 
-/* The latch is held: takes the lock, a word of the bucket, and reads the bucket, in one batch. */
-int shard_lock_and_read(shard_try *y, shard_image *image, unsigned word, uint64_t expected, uint64_t mine,
-                        uint64_t *old, shard_beside *beside) {
+int shard_lock_and_read(shard_op *op, shard_image *image, unsigned word, uint64_t expected, uint64_t mine,
+                        uint64_t *old, shard_extra_words *extra) {
     far_addr lock = image->addr + 8 * word;
-    int err = beside || !far_task_capabilities(y->t)->atomics_in_order
-                  ? lock_and_read_beside(y, image, lock, expected, mine, old, beside)
-                  : far_cas_and_read(y->t, lock, expected, mine, old, image->addr, image->w, SHARD_BUCKET_BYTES);
+    int err = extra || !far_task_capabilities(op->t)->atomics_in_order
+                  ? lock_and_read_extras(op, image, lock, expected, mine, old, extra)
+                  : far_cas_and_read(op->t, lock, expected, mine, old, image->addr, image->w, SHARD_BUCKET_BYTES);
     if (err < 0 || *old != expected) {
-        shard_unlatch(y);
+        shard_release_latch(op);
         return err < 0 ? err : 0;
     }
-    far_point(y->t, "shard:locked");
+    far_point(op->t, "shard:locked");
     return 1;
 }
 
 
-/* Gives back what is private, so that the pin can go. */
-void shard_drop_block(shard_try *y) {
-    if (y->block)
-        far_free(y->t, y->index, SHARD_TYPE_BLOCK, y->block, shard_class_bytes(y->class));
-    y->block = 0;
-    y->written = false;
+/* Frees the operation's new block. This function is also called before a pin is dropped, because a block that no entry
+ * names must not outlive the pin under which it was allocated. */
+void shard_drop_block(shard_op *op) {
+    if (op->block)
+        far_free(op->t, op->index, SHARD_TYPE_BLOCK, op->block, shard_class_bytes(op->class));
+    op->block = 0;
+    op->written = false;
 }
 
 
-int shard_retry(shard_try *y, bool refresh) {
+int shard_retry(shard_op *op, bool refresh) {
     int err = 0;
-    far_count_retry(y->t);
-    y->attempt++;
-    if (y->attempt % RENEW_EVERY == 0) {
-        shard_drop_block(y);
-        far_pin_drop(y->t);
-        err = far_pin_take(y->t);
+    far_count_retry(op->t);
+    op->attempt++;
+    if (op->attempt % RENEW_EVERY == 0) {
+        shard_drop_block(op);
+        far_pin_drop(op->t);
+        err = far_pin_take(op->t);
     }
     if (refresh)
-        far_count_stale(y->t);
+        far_count_stale(op->t);
     if (err >= 0 && refresh)
-        err = shard_refresh(y->t, y->part);
-    if (err >= 0 && y->attempt > 1)
-        far_back_off(y->t, y->attempt < 8 ? y->attempt - 2 : 6);
+        err = shard_refresh_root(op->t, op->part);
+    if (err >= 0 && op->attempt > 1)
+        far_back_off(op->t, op->attempt < 8 ? op->attempt - 2 : 6);
     return err;
 }

@@ -1,37 +1,43 @@
-/* What there is in a shard index, by a tour over it (tour.h): its objects for sweeps, its size, its load, its keys. */
+/* The contents of a shard index, found by a traversal (traversal.h): its objects for the mark phase, its size, its load
+ * and its keys. */
 #include "base/error.h"
-#include "index/shard/tour.h"
+#include "index/shard/traversal.h"
 
 
-static int walk_entry(shard_tour *r, far_addr at, uint64_t word, int level, uint64_t bucket, unsigned v) {
+static int report_entry_block(shard_traversal *r, far_addr at, uint64_t word, int level, uint64_t bucket, unsigned v) {
     (void)at, (void)level, (void)bucket, (void)v;
     return far_walk_object(r->walk, r->index, SHARD_TYPE_BLOCK, shard_entry_addr(word),
                            shard_class_bytes(shard_entry_class(word)));
 }
 
 
-static int walk_pair(shard_tour *r, far_addr mark_at, uint64_t mark, uint64_t h, int level, uint64_t bucket,
+static int skip_pair(shard_traversal *r, far_addr mark_at, uint64_t mark, uint64_t h, int level, uint64_t bucket,
                      unsigned v) {
     (void)r, (void)mark_at, (void)mark, (void)h, (void)level, (void)bucket, (void)v;
-    return 0; /* no object of its own */
+    return 0; /* an inline pair is not an object of its own */
 }
 
 
 int shard_walk(far_task *t, far_index *index, far_walk *walk) {
-    return shard_tour_all(&(shard_tour){
-        .t = t, .index = index, .st = shard_state_of(index), .walk = walk, .each = walk_entry, .each_pair = walk_pair});
+    return shard_traverse(&(shard_traversal){.t = t,
+                                             .index = index,
+                                             .st = shard_state_of(index),
+                                             .walk = walk,
+                                             .each = report_entry_block,
+                                             .each_pair = skip_pair});
 }
 
 
-/* what: the same wherever the key is moved to. 1: it was not counted yet. */
-static int count_once(shard_tour *r, uint64_t what, int level) {
-    return level > 1 ? shard_counted_in_overflow(&r->counted, what) : !shard_counted_knows(&r->counted, what);
+/* Counts a key at most once. `what` identifies the key and stays the same when the key is moved. Returns 1 if the key
+ * was not counted yet, 0 if it was, or an error. */
+static int count_key_once(shard_traversal *r, uint64_t what, int level) {
+    return level > 1 ? shard_count_overflow_once(&r->counted, what) : !shard_counted_contains(&r->counted, what);
 }
 
 
-static int count_entry(shard_tour *r, far_addr at, uint64_t word, int level, uint64_t bucket, unsigned v) {
+static int count_entry(shard_traversal *r, far_addr at, uint64_t word, int level, uint64_t bucket, unsigned v) {
     (void)at, (void)bucket, (void)v;
-    int err = count_once(r, shard_entry_block(word), level);
+    int err = count_key_once(r, shard_entry_block(word), level);
     if (err <= 0)
         return err;
     if (r->load) {
@@ -48,10 +54,10 @@ static int count_entry(shard_tour *r, far_addr at, uint64_t word, int level, uin
 }
 
 
-static int count_pair(shard_tour *r, far_addr mark_at, uint64_t mark, uint64_t h, int level, uint64_t bucket,
+static int count_pair(shard_traversal *r, far_addr mark_at, uint64_t mark, uint64_t h, int level, uint64_t bucket,
                       unsigned v) {
     (void)mark_at, (void)mark, (void)bucket, (void)v;
-    int err = count_once(r, h, level);
+    int err = count_key_once(r, h, level);
     if (err <= 0)
         return err;
     if (r->load) {
@@ -66,29 +72,29 @@ static int count_pair(shard_tour *r, far_addr mark_at, uint64_t mark, uint64_t h
 
 
 int shard_usage(far_task *t, far_index *index, far_usage *usage) {
-    return shard_tour_all(&(shard_tour){.t = t,
-                                        .index = index,
-                                        .st = shard_state_of(index),
-                                        .usage = usage,
-                                        .each = count_entry,
-                                        .each_pair = count_pair});
+    return shard_traverse(&(shard_traversal){.t = t,
+                                             .index = index,
+                                             .st = shard_state_of(index),
+                                             .usage = usage,
+                                             .each = count_entry,
+                                             .each_pair = count_pair});
 }
 
 
 int shard_load_factor(far_task *t, far_index *index, far_load *load) {
     load->local_bytes = shard_local_bytes(index);
-    return shard_tour_all(&(shard_tour){.t = t,
-                                        .index = index,
-                                        .st = shard_state_of(index),
-                                        .load = load,
-                                        .each = count_entry,
-                                        .each_pair = count_pair});
+    return shard_traverse(&(shard_traversal){.t = t,
+                                             .index = index,
+                                             .st = shard_state_of(index),
+                                             .load = load,
+                                             .each = count_entry,
+                                             .each_pair = count_pair});
 }
 
 
-/* Keys. */
+/* ---- Keys ---- */
 
-static int give_entry(shard_tour *r, far_addr at, uint64_t word, int level, uint64_t bucket, unsigned v) {
+static int emit_entry_key(shard_traversal *r, far_addr at, uint64_t word, int level, uint64_t bucket, unsigned v) {
     (void)at, (void)level, (void)bucket, (void)v;
     uint64_t most = sizeof(shard_block) + ((uint64_t)r->index->options[FAR_OPTION_MAX_KEY] + 7) / 8 * 8,
              bytes = shard_class_bytes(shard_entry_class(word));
@@ -101,14 +107,14 @@ static int give_entry(shard_tour *r, far_addr at, uint64_t word, int level, uint
     if (err < 0)
         return err;
     if (sizeof(*block) + block->key_length > bytes || block->key_length == 0)
-        return far_fail(FAR_ERR_CORRUPT, "index '%s': the block at %#llx is broken", r->index->name,
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': the block at %#llx is corrupt", r->index->name,
                         (unsigned long long)shard_entry_addr(word));
     return far_keys_give(r->keys, (far_bytes){block->bytes, block->key_length});
 }
 
 
-static int give_pair(shard_tour *r, far_addr mark_at, uint64_t mark, uint64_t h, int level, uint64_t bucket,
-                     unsigned v) {
+static int emit_pair_key(shard_traversal *r, far_addr mark_at, uint64_t mark, uint64_t h, int level, uint64_t bucket,
+                         unsigned v) {
     (void)mark_at, (void)mark, (void)level, (void)bucket, (void)v;
     uint64_t key = shard_i_key(r->st, h);
     return far_keys_give(r->keys, (far_bytes){&key, sizeof(key)});
@@ -116,6 +122,10 @@ static int give_pair(shard_tour *r, far_addr mark_at, uint64_t mark, uint64_t h,
 
 
 int shard_keys(far_task *t, far_index *index, far_keys *keys) {
-    return shard_tour_all(&(shard_tour){
-        .t = t, .index = index, .st = shard_state_of(index), .keys = keys, .each = give_entry, .each_pair = give_pair});
+    return shard_traverse(&(shard_traversal){.t = t,
+                                             .index = index,
+                                             .st = shard_state_of(index),
+                                             .keys = keys,
+                                             .each = emit_entry_key,
+                                             .each_pair = emit_pair_key});
 }

@@ -1,9 +1,16 @@
-/* The words of a shard index in far memory: pictures, packing, and the pure arithmetic of versions, buckets and tags.
+/* The words of a shard index in far memory: their pictures, how they are packed, and the pure arithmetic of versions,
+ * buckets and tags. Nothing here sends a verb.
  *
- * An index is 2^p partitions, chosen by the low p bits of the hash h; all of a partition lies on one memory node. A
- * partition at version d has 2^(b+d) level-1 buckets of 512 bytes. Segment 0 holds buckets [0, 2^b), segment j buckets
- * [2^(b+j-1), 2^(b+j)): a doubling adds one segment, whose bucket c is the child of bucket c - 2^(b+j-1). Zero words
- * are UNINIT: what a split has not written yet. */
+ * An index has 2^p partitions, chosen by the low p bits of the key's hash h. All tables of a partition are stored on
+ * one memory node. A partition at version d (it has doubled d times) has 2^(b+d) level-1 buckets of 512 bytes. Segment
+ * 0 contains buckets [0, 2^b), and segment j contains buckets [2^(b+j-1), 2^(b+j)). A doubling therefore adds one
+ * segment. Bucket c of the new segment is the child of bucket c - 2^(b+j-1), which is called its parent.
+ *
+ * A zero word is UNINIT. New segments are zeroed, and no word that a split writes is zero, so UNINIT means that the
+ * split has not yet written this word.
+ *
+ * Comments that begin with "P:" apply only to the pointer layout, in which slots name key-value blocks. Comments that
+ * begin with "I:" apply only to the inline layout, in which slots contain pairs of 8 and 8 bytes. */
 #ifndef FAR_INDEX_SHARD_LAYOUT_H
 #define FAR_INDEX_SHARD_LAYOUT_H
 
@@ -12,22 +19,25 @@
 #include <assert.h>
 
 enum {
-    SHARD_WORDS = 64, /* of a bucket */
+    SHARD_WORDS = 64, /* words in a level-1 bucket */
     SHARD_BUCKET_BYTES = 512,
-    SHARD_LINE = 8,     /* words of a cache line */
-    SHARD_P_SLOTS = 63, /* entries of a P bucket; word 63 is the header */
+    SHARD_LINE = 8,     /* words in a cache line */
+    SHARD_P_SLOTS = 63, /* entries in a bucket of the pointer layout; word 63 is the header */
     SHARD_P_HEADER = 63,
-    SHARD_I_SLOTS = 31, /* pairs (value, kw) of an I bucket; then H and K */
+    /* pairs (value, key word) in a bucket of the inline layout; words 62 and 63 are the header H and the lock K */
+    SHARD_I_SLOTS = 31,
     SHARD_I_H = 62,
     SHARD_I_K = 63,
     SHARD_L2_BYTES = 64,
     SHARD_L2_P_SLOTS = 8,
     SHARD_L2_I_SLOTS = 4,
-    SHARD_PER_HEAD = 16, /* buckets of level 2 for every chain of level 3 */
+    SHARD_PER_HEAD = 16, /* number of level-2 buckets that share one level-3 chain */
     SHARD_P_NODE_SLOTS = 7,
     SHARD_I_NODE_SLOTS = 5,
-    SHARD_VERSIONS = 48, /* a partition can double 47 times */
-    SHARD_IMPLIED = 10,  /* I: hash bits that the place of a slot implies */
+    SHARD_VERSIONS = 48, /* number of possible versions, so a partition can double 47 times */
+    /* inline layout: number of hash bits that a slot need not store, because they follow from the slot's partition and
+     * bucket */
+    SHARD_IMPLIED = 10,
     SHARD_REM_BITS = 54,
     SHARD_FILTER_BITS = 16,
 };
@@ -38,7 +48,8 @@ static inline uint64_t shard_bits(uint64_t word, unsigned low, unsigned count) {
 }
 
 
-/* ---- Hashes ---- */
+/* A keyed bijection on the low `bits` bits (2 to 64). shard_unmix inverts each round: an xor with a right shift by at
+ * least half of the width is its own inverse, and multiplication by an odd number has an inverse modulo 2^bits. */
 
 /* A bijection of the low `bits` bits (2..64), keyed. Each round is undone by shard_unmix: a shift by at least half
  * undoes itself, an odd factor has an inverse. */
@@ -61,7 +72,8 @@ static inline uint64_t shard_mix(uint64_t y, uint64_t key, unsigned bits) {
 }
 
 
-static inline uint64_t shard_inverse(uint64_t odd) { /* mod 2^64, by Newton: each step doubles the good bits */
+/* modulo 2^64, by Newton iteration: each step doubles the number of correct bits */
+static inline uint64_t shard_inverse(uint64_t odd) {
     uint64_t x = odd;
     for (unsigned i = 0; i < 6; i++)
         x *= 2 - odd * x;
@@ -80,7 +92,8 @@ static inline uint64_t shard_unmix(uint64_t y, uint64_t key, unsigned bits) {
 }
 
 
-/* The hash of another level: the low p bits stay (the partition), the others are mixed. */
+/* Computes the hash that a key uses at another level. The low p bits stay the same, so the key stays in its partition;
+ * the other bits are mixed with `key`. */
 static inline uint64_t shard_rehash(uint64_t h, uint64_t key, unsigned p, unsigned bits) {
     return shard_mix(h >> p, key, bits - p) << p | (h & shard_mask(p));
 }
@@ -91,16 +104,14 @@ static inline uint64_t shard_unrehash(uint64_t h, uint64_t key, unsigned p, unsi
 }
 
 
-/* ---- Versions, buckets, segments ---- */
-
 static inline uint64_t shard_bucket(uint64_t h, unsigned p, unsigned b, unsigned v) {
     return h >> p & shard_mask(b + v);
 }
 
 
-/* Whether a key of that hash leaves its bucket when the partition goes from version v-1 to v. (Of a version that is broken,
- * beyond the bits of a hash, either will do.) */
-static inline bool shard_changes(uint64_t h, unsigned p, unsigned b, unsigned v) {
+/* Returns true if a key with hash h leaves its bucket for the child bucket when the partition goes from version v-1 to
+ * v. If v comes from a corrupt word and exceeds the bits of the hash, the result is arbitrary but defined. */
+static inline bool shard_key_moves(uint64_t h, unsigned p, unsigned b, unsigned v) {
     return h >> (p + b + v - 1) % 64 & 1;
 }
 
@@ -126,18 +137,24 @@ static inline uint64_t shard_parent(uint64_t child, unsigned b, unsigned v) {
 }
 
 
-/* L3 has a sixteenth as many heads as there are buckets. */
-static inline uint64_t shard_heads(unsigned b, unsigned generation) {
+/* Level 3 has one chain head for every 16 level-2 buckets, but at least one. */
+static inline uint64_t shard_head_count(unsigned b, unsigned generation) {
     return b + generation > 4 ? 1ull << (b + generation - 4) : 1;
 }
 
 
-/* ---- Root word of a partition: version, phase, which body, and since when (pool epoch) all can know ---- */
-/* d 6 | phase 2 << 6 | stamp_set << 8 | body 15 << 9 | stamp 40 << 24
- * A body is all that a partition has: tables, segments, progress. A partition that became empty gets a new one. */
+/* ---- Root word of a partition ----
+ *
+ * The root word contains the version d, the phase, the number of the directory in use, and a stamp: every client that
+ * is pinned at a later epoch than the stamp knows of this state of the partition, or of a later state.
+ *
+ *     d: 6 bits | phase: 2 << 6 | stamp_set: 1 << 8 | directory number: 15 << 9 | stamp: 40 << 24
+ *
+ * The directory of a partition is an object that contains the addresses of its segments, overflow tables and progress
+ * tables. When an empty partition shrinks, it gets a new directory with the next number. */
 
 enum { SHARD_STABLE, SHARD_GROW, SHARD_DRAIN, SHARD_SHRINK };
-enum { SHARD_BODIES = 1 << 15 }; /* numbers of bodies, in turn */
+enum { SHARD_DIRECTORIES = 1 << 15 }; /* directory numbers are stored modulo this number */
 
 
 static inline uint64_t shard_root(unsigned d, unsigned phase, bool set, uint64_t stamp) {
@@ -165,13 +182,13 @@ static inline bool shard_root_stamped(uint64_t root) {
 }
 
 
-static inline unsigned shard_root_body(uint64_t root) {
+static inline unsigned shard_root_directory(uint64_t root) {
     return (unsigned)shard_bits(root, 9, 15);
 }
 
 
-static inline uint64_t shard_root_of_body(uint64_t root, unsigned body) {
-    return (root & ~(shard_mask(15) << 9)) | (uint64_t)(body % SHARD_BODIES) << 9;
+static inline uint64_t shard_root_with_directory(uint64_t root, unsigned directory) {
+    return (root & ~(shard_mask(15) << 9)) | (uint64_t)(directory % SHARD_DIRECTORIES) << 9;
 }
 
 
@@ -180,14 +197,15 @@ static inline uint64_t shard_root_stamp(uint64_t root) {
 }
 
 
-/* Another state of the same body. */
+/* Returns the root word of another state of the partition, with the same directory. */
 static inline uint64_t shard_root_next(uint64_t root, unsigned d, unsigned phase, bool set, uint64_t stamp) {
-    return shard_root_of_body(shard_root(d, phase, set, stamp), shard_root_body(root));
+    return shard_root_with_directory(shard_root(d, phase, set, stamp), shard_root_directory(root));
 }
 
 
-/* Grows with time: the states of a partition in order. The stamp never goes back, and whatever goes from a later state to
- * an earlier one (a shrink, or its end) has a later stamp: no root word comes twice. */
+/* Returns a number that orders the root words of a partition in time. This works because the stamp never decreases, and
+ * because every step that lowers the version or the phase (the cancelling or the end of a shrink) raises the stamp. It
+ * follows that no root word ever occurs twice. */
 static inline uint64_t shard_root_order(uint64_t root) {
     static const unsigned steps[] = {[SHARD_GROW] = 1, [SHARD_DRAIN] = 2, [SHARD_STABLE] = 3, [SHARD_SHRINK] = 4};
     return shard_root_stamp(root) << 16 | shard_root_d(root) << 4 | steps[shard_root_phase(root)] << 1 |
@@ -195,37 +213,43 @@ static inline uint64_t shard_root_order(uint64_t root) {
 }
 
 
-/* ---- Partition control block: words ---- */
-
 enum {
     SHARD_PCB_ROOT = 0,
-    SHARD_PCB_COUNT = 1, /* keys, FAA only, advisory */
-    SHARD_PCB_BODY = 2,  /* of even, of odd number: the body, or the one that is prepared to be the next */
-    SHARD_PCB_CLAIM = 4, /* which client prepares which doubling, advisory */
+    SHARD_PCB_COUNT = 1, /* number of keys; changed by FAA, and corrected by CAS; advisory */
+    /* two words, for even and odd directory numbers: one names the directory in use, the other a directory that is
+     * prepared to be the next */
+    SHARD_PCB_DIRECTORY = 2,
+    /* claim word: the client that prepares a doubling, and the version of that doubling; advisory */
+    SHARD_PCB_CLAIM = 4,
     SHARD_PCB_WORDS = 8,
 };
-enum { SHARD_PCB_KNOWN = SHARD_PCB_BODY + 2 }; /* words at its beginning that handles read together */
+/* number of leading words of the control block that a handle reads together */
+enum { SHARD_PCB_READ_WORDS = SHARD_PCB_DIRECTORY + 2 };
 
-/* Words of a body. */
+/* Words of a directory. */
 enum {
-    SHARD_BODY_L2 = 0, /* of even, of odd generation: table word, 0 = none */
-    SHARD_BODY_L3 = 2,
-    SHARD_BODY_SEGMENT = 4, /* per segment: the segment, or an array of its extents */
-    SHARD_BODY_PROGRESS =
-        SHARD_BODY_SEGMENT + SHARD_VERSIONS, /* per version: cursors and done words of its sweep and drain */
-    SHARD_BODY_WORDS = SHARD_BODY_PROGRESS + SHARD_VERSIONS + 4,
+    SHARD_DIR_L2 = 0, /* table words of the even and the odd generation; 0 means no table */
+    SHARD_DIR_L3 = 2,
+    SHARD_DIR_SEGMENT = 4, /* for each segment: address of the segment, or of the array of its extents */
+    SHARD_DIR_PROGRESS =
+        /* for each version: address of the progress table, which has the cursors and done words of the sweep and the
+         * drain */
+    SHARD_DIR_SEGMENT + SHARD_VERSIONS,
+    SHARD_DIR_WORDS = SHARD_DIR_PROGRESS + SHARD_VERSIONS + 4,
 };
-_Static_assert(SHARD_BODY_WORDS % 8 == 0, "whole lines");
+_Static_assert(SHARD_DIR_WORDS % 8 == 0, "whole lines");
 
 
-/* The word of a body in the control block names its number, so that nobody takes another one for it. */
-static inline uint64_t shard_body(far_addr addr, unsigned number) {
-    return addr | (uint64_t)(number % SHARD_BODIES) << 48;
+/* Returns the word that names a directory. This word contains the number of the directory as well as its address, so
+ * that a client cannot mistake another directory for the directory that its root word names. */
+static inline uint64_t shard_directory_word(far_addr addr, unsigned number) {
+    return addr | (uint64_t)(number % SHARD_DIRECTORIES) << 48;
 }
 
 
-static inline far_addr shard_body_addr(uint64_t word, unsigned number) { /* 0: not of that number */
-    return word >> 48 == number % SHARD_BODIES ? word & shard_mask(48) : 0;
+/* Returns the address of the directory, or 0 if the word has another directory number. */
+static inline far_addr shard_directory_addr(uint64_t word, unsigned number) {
+    return word >> 48 == number % SHARD_DIRECTORIES ? word & shard_mask(48) : 0;
 }
 
 
@@ -246,36 +270,37 @@ static inline unsigned shard_claim_client(uint64_t claim) {
 
 _Static_assert(SHARD_PCB_ROOT == 0 && SHARD_PCB_COUNT == 1, "read together");
 
-/* A progress table: sweep cursor, drain cursor, then a done word per chunk of the sweep and one per chunk of the drain.
- */
+/* Layout of a progress table: the sweep cursor, the drain cursor, one done word for each chunk of the sweep, and one
+ * done word for each chunk of the drain. */
 enum { SHARD_PROGRESS_SWEEP, SHARD_PROGRESS_DRAIN, SHARD_PROGRESS_DONE };
 
 
-/* The word of an L2 or L3 table names the generation, so that nobody takes the table of another one for his. */
-static inline uint64_t shard_table(far_addr addr, unsigned generation) {
+/* Returns the word that names a level-2 or level-3 table. This word contains the generation of the table, so that a
+ * client cannot mistake the table of another generation for the table that it needs. */
+static inline uint64_t shard_table_word(far_addr addr, unsigned generation) {
     assert(addr >> 48 == 0);
     return addr | (uint64_t)generation << 48;
 }
 
 
-static inline far_addr shard_table_addr(uint64_t word, unsigned generation) { /* 0: not of that generation */
+/* Returns the address of the table, or 0 if the word has another generation. */
+static inline far_addr shard_table_addr(uint64_t word, unsigned generation) {
     return word >> 48 == generation ? word & shard_mask(48) : 0;
 }
 
 
-/* Buckets of a chunk: the unit in which sweeps and drains are shared out. */
-static inline uint64_t shard_chunk(uint64_t buckets) {
+/* Returns the number of buckets in a chunk. A chunk is the unit in which clients share the work of sweeps and drains.
+ */
+static inline uint64_t shard_chunk_size(uint64_t buckets) {
     uint64_t chunk = buckets / 32;
     return chunk > 512 ? 512 : chunk < 8 ? 8 : chunk;
 }
 
 
-static inline uint64_t shard_chunks(uint64_t buckets) {
-    return (buckets + shard_chunk(buckets) - 1) / shard_chunk(buckets);
+static inline uint64_t shard_chunk_count(uint64_t buckets) {
+    return (buckets + shard_chunk_size(buckets) - 1) / shard_chunk_size(buckets);
 }
 
-
-/* ---- Size classes of blocks: 64 128 192 256 384 512 768 1024 1536 ... ---- */
 
 static inline uint64_t shard_class_bytes(unsigned class) {
     if (class < 4)
@@ -293,12 +318,33 @@ static inline unsigned shard_class_of(uint64_t bytes) {
 
 
 /* ---- P: entries and header of a level-1 bucket ----
- * V=1:  V[63] F[62] P[61] tag[60:47] class[46:42] node[41:34] offset/64[33:0]       F frozen by a split; P = parity of
- * the version
- * V=0:  0 UNINIT | EMPTY: F[62] 01[61:60] era[10:6] version[5:0] | TOMB: F[62] 10[61:60] version[5:0]
- * header: owner[63:50] op[49:48] version[47:42] fnew[41:26] fold[25:10] init[9]=1 era[8:4] overflowed[3:0]
- * era: which opening of the bucket at this version it is (shard_next_era).
- * overflowed: keys of the bucket at levels 2 and 3 of its own version; SHARD_OVERFLOWED_MANY: so many, or more. */
+ *
+ * A live entry (V=1):
+ *
+ *     V[63] F[62] P[61] tag[60:47] class[46:42] node[41:34] offset/64[33:0]
+ *
+ * F is set while a split freezes the word. P is the parity of the word's version. The class is the size class of the
+ * block.
+ *
+ * An entry that is not live (V=0) is one of:
+ *
+ *     UNINIT  0
+ *     EMPTY   F[62] 01[61:60] cycle[10:6] version[5:0]
+ *     TOMB    F[62] 10[61:60] version[5:0]
+ *
+ * Header:
+ *
+ *     owner[63:50] op[49:48] version[47:42] fnew[41:26] fold[25:10] init[9]=1 cycle[8:4] overflowed[3:0]
+ *
+ * fnew and fold are filters: they have the bit of each key of this bucket that may be at levels 2 and 3, of the
+ * generation equal to the header's version (fnew) or one less (fold).
+ *
+ * cycle identifies the current use of the slots: it is 0 when the bucket gets its version, and another number each time
+ * the bucket is reopened. Within a cycle a slot goes from EMPTY to live to TOMB and never back to EMPTY
+ * (pointer/write.c).
+ *
+ * overflowed counts the keys of the bucket at levels 2 and 3 of its own version. The value SHARD_OVERFLOWED_MANY means
+ * that many keys or more. */
 
 #define SHARD_V      (1ull << 63)
 #define SHARD_FROZEN (1ull << 62)
@@ -321,16 +367,16 @@ static inline uint64_t shard_empty(unsigned v) {
 }
 
 
-enum { SHARD_ERA_BITS = 5, SHARD_OVERFLOWED_MANY = 15 };
+enum { SHARD_CYCLE_BITS = 5, SHARD_OVERFLOWED_MANY = 15 };
 
 
-static inline uint64_t shard_empty_again(unsigned v, unsigned era) {
-    return shard_empty(v) | (uint64_t)era << 6;
+static inline uint64_t shard_empty_in_cycle(unsigned v, unsigned cycle) {
+    return shard_empty(v) | (uint64_t)cycle << 6;
 }
 
 
-static inline unsigned shard_empty_era(uint64_t word) {
-    return (unsigned)shard_bits(word, 6, SHARD_ERA_BITS);
+static inline unsigned shard_empty_cycle(uint64_t word) {
+    return (unsigned)shard_bits(word, 6, SHARD_CYCLE_BITS);
 }
 
 
@@ -371,7 +417,8 @@ static inline far_addr shard_entry_addr(uint64_t word) {
 }
 
 
-/* Class and address: what an entry points to, at whatever version, level and window of its tag. */
+/* Returns the class and address of an entry, which identify its block. They do not depend on the version, the level or
+ * the tag of the entry. */
 static inline uint64_t shard_entry_block(uint64_t word) {
     return word & shard_mask(47);
 }
@@ -384,8 +431,9 @@ static inline bool shard_stamp_is(uint64_t word, unsigned v) {
 }
 
 
-/* The window slides by 7 bits every 7 versions: at least 8 bits of it discriminate, and the next split bit lies in it.
- */
+/* Returns the lowest hash bit of the 14-bit tag at version v. The tag is a window of hash bits, which moves up by 7
+ * bits every 7 versions. Therefore at least 8 bits of the tag distinguish keys of one bucket, and the bit that decides
+ * the next split is always in the tag. */
 static inline unsigned shard_tag_low(unsigned p, unsigned b, unsigned v) {
     return p + b + v / SHARD_TAG_STEP * SHARD_TAG_STEP;
 }
@@ -396,13 +444,13 @@ static inline unsigned shard_tag(uint64_t h, unsigned p, unsigned b, unsigned v)
 }
 
 
-/* Of an entry at version v-1: whether it leaves the bucket at version v. */
-static inline bool shard_tag_changes(uint64_t word, unsigned v) {
+/* Returns true if an entry of version v-1 leaves its bucket for the child at version v. */
+static inline bool shard_tag_moves(uint64_t word, unsigned v) {
     return shard_entry_tag(word) >> (v - 1) % SHARD_TAG_STEP & 1;
 }
 
 
-static inline unsigned shard_top_tag(uint64_t h) { /* of level 2 and 3 */
+static inline unsigned shard_top_tag(uint64_t h) { /* Returns the tag of an entry at levels 2 and 3. */
     return (unsigned)(h >> (64 - SHARD_TAG_BITS));
 }
 
@@ -416,7 +464,8 @@ static inline uint64_t shard_header(unsigned v, unsigned fnew, unsigned fold) {
 }
 
 
-static inline unsigned shard_header_v(uint64_t header) { /* also of H */
+/* Returns the version in a header; also works on the header H of the inline layout. */
+static inline unsigned shard_header_v(uint64_t header) {
     return (unsigned)shard_bits(header, 42, 6);
 }
 
@@ -451,31 +500,36 @@ static inline uint64_t shard_header_locked(uint64_t header, unsigned owner, unsi
 }
 
 
-static inline unsigned shard_header_era(uint64_t header) {
-    return (unsigned)shard_bits(header, 4, SHARD_ERA_BITS);
+static inline unsigned shard_header_cycle(uint64_t header) {
+    return (unsigned)shard_bits(header, 4, SHARD_CYCLE_BITS);
 }
 
 
-static inline uint64_t shard_header_of_era(uint64_t header, unsigned era) {
-    return (header & ~(shard_mask(SHARD_ERA_BITS) << 4)) | (uint64_t)era << 4;
+static inline uint64_t shard_header_in_cycle(uint64_t header, unsigned cycle) {
+    return (header & ~(shard_mask(SHARD_CYCLE_BITS) << 4)) | (uint64_t)cycle << 4;
 }
 
 
-/* The era that begins when a bucket is opened again by an operation pinned at that epoch; 0: none may begin. Era 0 is that
- * of buckets which were never opened again; the others are five for each of six epochs, in turn. Who is pinned meets only
- * pins of three epochs, and no era begins after one of a later epoch: so that none comes back to a bucket under one pin.
- */
-static inline unsigned shard_next_era(uint64_t header, uint64_t epoch) {
-    enum { EPOCHS = 6, ERAS = 5 };
-    _Static_assert(EPOCHS * ERAS < 1 << SHARD_ERA_BITS, "eras have numbers");
-    unsigned now = shard_header_era(header), turn = (unsigned)(epoch % EPOCHS);
+/* Returns the cycle that begins when an operation pinned at `epoch` reopens the bucket, or 0 if no cycle may begin now.
+ * The picture above defines cycle.
+ *
+ * Cycle 0 belongs to buckets that were never reopened at their version. The numbers 1 to 30 form six groups of five,
+ * and an operation uses the group with number (epoch of its pin) % 6. An unlocked insert relies on a cycle number not
+ * being used again while the insert is pinned. The reason is as follows. While a client is pinned, the other clients
+ * are pinned at no more than three different epochs. An operation of an earlier epoch starts no cycle after an
+ * operation of a later epoch. So the groups cannot wrap around under one pin. */
+static inline unsigned shard_next_cycle(uint64_t header, uint64_t epoch) {
+    enum { EPOCHS = 6, CYCLES = 5 };
+    _Static_assert(EPOCHS * CYCLES < 1 << SHARD_CYCLE_BITS, "every cycle has a number");
+    unsigned now = shard_header_cycle(header), turn = (unsigned)(epoch % EPOCHS);
     if (now == 0)
-        return 1 + turn * ERAS;
+        return 1 + turn * CYCLES;
     unsigned later =
-        ((now - 1) / ERAS + EPOCHS - turn) % EPOCHS; /* by so many epochs that era may be later than ours */
+        /* number of epochs (modulo 6) by which the epoch of the current cycle is later than `epoch` */
+        ((now - 1) / CYCLES + EPOCHS - turn) % EPOCHS;
     if (later == 0)
-        return now % ERAS ? now + 1 : 0;
-    return later < 3 ? 0 : 1 + turn * ERAS;
+        return now % CYCLES ? now + 1 : 0;
+    return later < 3 ? 0 : 1 + turn * CYCLES;
 }
 
 
@@ -484,15 +538,17 @@ static inline unsigned shard_header_overflowed(uint64_t header) {
 }
 
 
-/* One more key of the bucket goes to level 2 or 3; fnew: its bit of the filter. */
-static inline uint64_t shard_header_overflows(uint64_t header, unsigned fnew) {
+/* Returns the header after one more key of the bucket was placed at level 2 or 3. `fnew` is the filter bit of the key.
+ */
+static inline uint64_t shard_header_add_overflowed(uint64_t header, unsigned fnew) {
     bool many = shard_header_overflowed(header) == SHARD_OVERFLOWED_MANY;
     return (header | (uint64_t)fnew << 26) + !many;
 }
 
 
-/* So many keys of the bucket left levels 2 and 3. With the last of them the filter forgets what it has gathered. */
-static inline uint64_t shard_header_recovers(uint64_t header, unsigned keys) {
+/* Returns the header after `keys` keys of the bucket left levels 2 and 3. When the count reaches zero, the filter fnew
+ * is cleared. A saturated count stays as it is, because the true number is not known. */
+static inline uint64_t shard_header_remove_overflowed(uint64_t header, unsigned keys) {
     unsigned there = shard_header_overflowed(header);
     if (keys == 0 || there == SHARD_OVERFLOWED_MANY || there < keys)
         return header;
@@ -502,17 +558,28 @@ static inline uint64_t shard_header_recovers(uint64_t header, unsigned keys) {
 
 
 static inline unsigned shard_filter_bit(uint64_t h,
-                                        unsigned bits) { /* by the top bits of the hash: no split uses them */
+                                        unsigned bits) { /* inputs: the top bits of the hash, which no split uses */
     return 1u << (h >> (bits - 4));
 }
 
 
-/* ---- I: slots of 16 bytes (value, kw), H = word 62, K = word 63 ----
- * kw, V=1:  V[63] P[62] c[61] gen[60:54] rem[53:0]       rem = h >> 10; level 2: of the hash of choice c
- * kw EMPTY: P[62] gen[60:54] mark[53]=1 version[5:0]     gen: one more at every insert into the slot
- * kw of level 2: free: only gen; BUSY: gen[60:54], bit 52, owner[13:0]: claimed by an insert that is under way
- * H: MOVING[63] version[47:42] fnew[41:26] fold[25:10] init[9]=1
- * K: 0 UNINIT, 1 FREE, else owner[63:50] task[49:42] */
+/* ---- Inline layout (I): 31 slots of 16 bytes (value, kw), header H in word 62, lock K in word 63 ----
+ *
+ * kw, the key word of a slot, contains the key's remainder:
+ *
+ *     live:   V[63] P[62] c[61] gen[60:54] rem[53:0]
+ *     EMPTY:  P[62] gen[60:54] mark[53]=1 version[5:0]
+ *     level 2, free:  gen[60:54] only
+ *     level 2, BUSY:  gen[60:54] bit 52, owner[13:0]
+ *
+ * V is set in a live word, and P is the parity of the word's version. c is the number of the choice: each key has two
+ * possible buckets at level 2, choice 0 and choice 1. rem = h >> 10; at level 2, h is the hash of choice c. gen
+ * increases by one at every insert into the slot. BUSY means that an insert in progress has claimed the slot.
+ *
+ *     H:  MOVING[63] version[47:42] fnew[41:26] fold[25:10] init[9]=1
+ *     K:  0 UNINIT, 1 FREE, else owner[63:50] task[49:42]
+ *
+ * MOVING is set while a split of the bucket is in progress. */
 
 #define SHARD_MOVING   (1ull << 63)
 #define SHARD_I_PARITY (1ull << 62)
@@ -533,7 +600,7 @@ static inline uint64_t shard_kw_empty(unsigned v, unsigned gen) {
 }
 
 
-/* Level 2: a free word keeps the gen of the slot, and so does a BUSY one. */
+/* At level 2, the key words of free and BUSY slots keep the gen of the slot. */
 static inline uint64_t shard_kw_free(unsigned gen) {
     return (uint64_t)(gen & 127) << 54;
 }
@@ -579,7 +646,7 @@ static inline bool shard_kw_choice(uint64_t kw) {
 }
 
 
-static inline bool shard_kw_holds(uint64_t kw, uint64_t rem, bool choice) {
+static inline bool shard_kw_matches(uint64_t kw, uint64_t rem, bool choice) {
     return (kw & SHARD_V) && shard_kw_rem(kw) == rem && shard_kw_choice(kw) == choice;
 }
 
@@ -591,7 +658,8 @@ static inline bool shard_kw_stamp_is(uint64_t kw, unsigned v) {
 }
 
 
-/* The hash from the remainder in a slot: the implied bits come from the place. */
+/* Returns the hash of the key in a slot. `rem` is the remainder that the slot contains. The bucket and the partition
+ * supply the other bits of the hash. */
 static inline uint64_t shard_unquotient(uint64_t rem, uint64_t bucket, uint64_t partition, unsigned p,
                                         unsigned implied) {
     return rem << implied | ((bucket << p | partition) & shard_mask(implied));
@@ -608,18 +676,17 @@ static inline unsigned shard_k_owner(uint64_t k) {
 }
 
 
-/* ---- L3 nodes ---- */
-
-typedef struct shard_p_node { /* level 3 of P */
+typedef struct shard_p_node { /* node of a level-3 chain in the pointer layout */
     uint64_t entry[SHARD_P_NODE_SLOTS];
     far_addr next;
 } shard_p_node;
 
-typedef struct shard_i_slot { /* a whole pair, at level 3 of I */
+typedef struct shard_i_slot { /* a pair with its whole key, at level 3 of the inline layout */
     uint64_t value, key, state;
 } shard_i_slot;
 
-/* state: live[0] busy[1] owner[15:2] gen[63:16]: one more at every insert. */
+/* Word `state` of a level-3 slot: live[0] busy[1] owner[15:2] gen[63:16]. gen increases by one at every insert into the
+ * slot. */
 #define SHARD_STATE_LIVE 1ull
 #define SHARD_STATE_BUSY 2ull
 
@@ -655,25 +722,26 @@ _Static_assert(offsetof(shard_p_node, next) == sizeof(shard_p_node) - 8, "the la
 _Static_assert(offsetof(shard_i_node, next) == sizeof(shard_i_node) - 8, "the last word");
 
 
-/* ---- KV block of P: immutable once its entry is published ---- */
-
 typedef struct shard_block {
     uint64_t h;
     uint16_t key_length, flags;
     uint32_t value_length;
-    uint8_t bytes[]; /* key, then value */
+    uint8_t bytes[]; /* the key, followed by the value */
 } shard_block;
 _Static_assert(sizeof(shard_block) == 16, "the head of a block");
 
 
-/* What create leaves for everybody: then the addresses of the control blocks, in order. Nothing of it ever changes. */
+/* The descriptor of the index, written when the index is created and constant afterwards. The addresses of the
+ * partitions' control blocks follow the descriptor, in the order of the partition numbers. */
 typedef struct shard_descriptor {
     uint64_t magic;
     uint32_t p, b;
-    uint64_t check; /* hash of p, b and the addresses: with another p or b most keys would not be found, and swept */
+    /* Hash of p, b and the addresses, to detect damage: with a wrong p or b most keys would not be found, and sweeps
+     * would free their memory. */
+    uint64_t check;
 } shard_descriptor;
 #define SHARD_MAGIC     0x3330445241485346ull
-#define SHARD_MAGIC_OLD 0x3230445241485346ull /* partitions without bodies */
+#define SHARD_MAGIC_OLD 0x3230445241485346ull /* magic number of an older format, without directories */
 enum { SHARD_P_MAX = 16, SHARD_B_MAX = 16 };
 
 #endif

@@ -1,5 +1,5 @@
-/* Which slots of a bucket are worth a closer look: all of its words are compared at once, with the vectors that every
- * processor has, or with wide ones where there are some (shard_has_wide_vectors). */
+/* Compares all words of a bucket at once and returns a bitmap with one bit per word. The code uses the vector
+ * instructions that every processor has, or AVX2 on a processor that has AVX2 (shard_has_wide_vectors). */
 #include "index/shard/shard.h"
 
 #include <string.h>
@@ -12,25 +12,27 @@ typedef uint64_t pair __attribute__((vector_size(16)));
 typedef uint32_t halves __attribute__((vector_size(16)));
 typedef int32_t signed_halves __attribute__((vector_size(16)));
 
-enum { AT_ONCE = 4, IN_A_MAP = 32 }; /* words */
+enum { AT_ONCE = 4, IN_A_MAP = 32 }; /* AT_ONCE: words that a step compares; IN_A_MAP: words per 32-bit bitmap */
 _Static_assert(SHARD_WORDS == 2 * IN_A_MAP, "two maps");
 
-#define SAME_KEY (SHARD_V | SHARD_I_CHOICE | ((1ull << SHARD_REM_BITS) - 1)) /* what of a kw says whose it is */
+/* the bits of a key word (kw, inline layout) that identify its key */
+#define SAME_KEY (SHARD_V | SHARD_I_CHOICE | ((1ull << SHARD_REM_BITS) - 1))
 
 
-/* ---- The vectors that every processor has ---- */
+/* ---- Vectors that every processor has ---- */
 
-static halves all_four(uint32_t half) {
+static halves broadcast(uint32_t half) {
     return (halves){half, half, half, half};
 }
 
 
-/* A bit for each of so many words, in their order. Each lane gathers those of every fourth word; the upper halves of
- * words 0 and 1 stand in lanes 1 and 3, those of 2 and 3 in lanes 0 and 2. */
-static uint32_t half_a_map(const shard_sieve *s, const uint64_t *words) {
+/* Returns a bitmap of the 32 words, in their order, with a bit for each word that satisfies the condition. A step
+ * compares the upper halves of four words: the halves of words 0 and 1 are in lanes 1 and 3, and the halves of words 2
+ * and 3 are shifted into lanes 0 and 2. Each lane collects one bit per step. */
+static uint32_t match_32_words(const shard_sieve *s, const uint64_t *words) {
     const pair upper_half = {~0ull << 32, ~0ull << 32};
-    const halves mask = all_four(s->mask), flip = all_four(s->flip);
-    const signed_halves above = (signed_halves)all_four((uint32_t)s->above);
+    const halves mask = broadcast(s->mask), flip = broadcast(s->flip);
+    const signed_halves above = (signed_halves)broadcast((uint32_t)s->above);
     halves found = {0};
 #pragma GCC unroll 8
     for (int i = IN_A_MAP - AT_ONCE; i >= 0; i -= AT_ONCE) {
@@ -38,18 +40,18 @@ static uint32_t half_a_map(const shard_sieve *s, const uint64_t *words) {
         memcpy(two, words + i, sizeof(two));
         halves four = (halves)((two[0] & upper_half) | two[1] >> 32);
         halves match = (halves)((signed_halves)((four & mask) ^ flip) > above);
-        found = (found << AT_ONCE) - match; /* a match is -1 */
+        found = (found << AT_ONCE) - match; /* a match is -1, so subtracting it sets the lowest bit */
     }
     return found[1] | found[3] << 1 | found[0] << 2 | found[2] << 3;
 }
 
 
-static uint64_t p_map(const shard_sieve *s, const uint64_t *words) {
-    return half_a_map(s, words) | (uint64_t)half_a_map(s, words + IN_A_MAP) << IN_A_MAP;
+static uint64_t p_match_map(const shard_sieve *s, const uint64_t *words) {
+    return match_32_words(s, words) | (uint64_t)match_32_words(s, words + IN_A_MAP) << IN_A_MAP;
 }
 
 
-static uint64_t stamped(const uint64_t *words, unsigned v) {
+static uint64_t stamp_map(const uint64_t *words, unsigned v) {
     uint64_t map = 0;
     for (unsigned i = 0; i < SHARD_WORDS; i++)
         map |= (uint64_t)shard_stamp_is(words[i], v) << i;
@@ -57,7 +59,7 @@ static uint64_t stamped(const uint64_t *words, unsigned v) {
 }
 
 
-static bool any_zero(const uint64_t *words) {
+static bool has_zero_word(const uint64_t *words) {
     for (unsigned i = 0; i < SHARD_WORDS; i++)
         if (words[i] == 0)
             return true;
@@ -65,7 +67,7 @@ static bool any_zero(const uint64_t *words) {
 }
 
 
-static uint32_t i_map(uint64_t key, const uint64_t *words) {
+static uint32_t i_match_map(uint64_t key, const uint64_t *words) {
     uint32_t map = 0;
     for (unsigned i = 0; i < SHARD_I_SLOTS; i++)
         map |= (uint32_t)((words[2 * i + 1] & SAME_KEY) == key) << i;
@@ -73,7 +75,7 @@ static uint32_t i_map(uint64_t key, const uint64_t *words) {
 }
 
 
-/* ---- Wide ones ---- */
+/* ---- AVX2 ---- */
 
 #if defined(__x86_64__)
 
@@ -82,17 +84,18 @@ bool shard_has_wide_vectors(void) {
 }
 
 
-/* A bit for each of 32 matches of 32 bits. Of every 16 of their bytes the first eight are of lower lanes, the others of
- * upper ones: `order` puts them right. */
-__attribute__((target("avx2"))) static inline uint32_t gather_wide(const __m256i match[4], __m128i order) {
+/* Packs 32 matches of 32 bits into 32 bits. The pack instructions work on 128-bit lanes, so in every 16 bytes of their
+ * result the first eight come from lower lanes and the rest from upper lanes. `order` restores the order of the words.
+ */
+__attribute__((target("avx2"))) static inline uint32_t pack_matches_wide(const __m256i match[4], __m128i order) {
     __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(match[0], match[1]), _mm256_packs_epi32(match[2], match[3]));
     bytes = _mm256_permute4x64_epi64(bytes, 0xd8);
     return (uint32_t)_mm256_movemask_epi8(_mm256_shuffle_epi8(bytes, _mm256_broadcastsi128_si256(order)));
 }
 
 
-/* Eight words at once. Their upper halves come out in the order 0 1 4 5 2 3 6 7. */
-__attribute__((target("avx2"))) static uint64_t p_map_wide(const shard_sieve *s, const uint64_t *words) {
+/* Compares eight words per step. The shuffle returns the upper halves of these words in the order 0 1 4 5 2 3 6 7. */
+__attribute__((target("avx2"))) static uint64_t p_match_map_wide(const shard_sieve *s, const uint64_t *words) {
     const __m256i mask = _mm256_set1_epi32((int)s->mask), flip = _mm256_set1_epi32((int)s->flip);
     const __m256i above = _mm256_set1_epi32(s->above);
     __m256i match[8];
@@ -104,13 +107,13 @@ __attribute__((target("avx2"))) static uint64_t p_map_wide(const shard_sieve *s,
         match[i] = _mm256_cmpgt_epi32(_mm256_xor_si256(_mm256_and_si256(eight, mask), flip), above);
     }
     const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
-    return gather_wide(match, order) | (uint64_t)gather_wide(match + 4, order) << 32;
+    return pack_matches_wide(match, order) | (uint64_t)pack_matches_wide(match + 4, order) << 32;
 }
 
 
-/* What shard_stamp_is says of four words at once: live ones have the parity of v, others v in their last bits; none is
- * zero. */
-__attribute__((target("avx2"))) static uint64_t stamped_wide(const uint64_t *words, unsigned v) {
+/* Evaluates shard_stamp_is for four words per step: a live word must have the parity of v, and any other word must be
+ * non-zero and have v in its low 6 bits. */
+__attribute__((target("avx2"))) static uint64_t stamp_map_wide(const uint64_t *words, unsigned v) {
     const __m256i live_mask = _mm256_set1_epi64x((long long)(SHARD_V | SHARD_PARITY)),
                   live = _mm256_set1_epi64x((long long)(SHARD_V | (v & 1 ? SHARD_PARITY : 0)));
     const __m256i other_mask = _mm256_set1_epi64x((long long)(SHARD_V | 63)), other = _mm256_set1_epi64x(v);
@@ -128,7 +131,7 @@ __attribute__((target("avx2"))) static uint64_t stamped_wide(const uint64_t *wor
 }
 
 
-__attribute__((target("avx2"))) static bool any_zero_wide(const uint64_t *words) {
+__attribute__((target("avx2"))) static bool has_zero_word_wide(const uint64_t *words) {
     const __m256i zero = _mm256_setzero_si256();
     __m256i found = zero;
 #pragma GCC unroll 16
@@ -138,7 +141,7 @@ __attribute__((target("avx2"))) static bool any_zero_wide(const uint64_t *words)
 }
 
 
-__attribute__((target("avx2"))) static inline __m256 four_slots_wide(__m256i wanted, const uint64_t *words) {
+__attribute__((target("avx2"))) static inline __m256 match_four_slots_wide(__m256i wanted, const uint64_t *words) {
     const __m256i mask = _mm256_set1_epi64x((long long)SAME_KEY);
     __m256i low = _mm256_loadu_si256((const __m256i *)words), high = _mm256_loadu_si256((const __m256i *)(words + 4));
     __m256i four = _mm256_and_si256(_mm256_unpackhi_epi64(low, high), mask);
@@ -146,15 +149,15 @@ __attribute__((target("avx2"))) static inline __m256 four_slots_wide(__m256i wan
 }
 
 
-/* Eight slots at once, which come out in the order 0 2 4 6 1 3 5 7. */
-__attribute__((target("avx2"))) static uint32_t i_map_wide(uint64_t key, const uint64_t *words) {
+/* Compares eight slots per step. The results appear in the order 0 2 4 6 1 3 5 7. */
+__attribute__((target("avx2"))) static uint32_t i_match_map_wide(uint64_t key, const uint64_t *words) {
     const __m256i wanted = _mm256_set1_epi64x((long long)key);
     __m256i match[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++)
-        match[i] = _mm256_castps_si256(_mm256_shuffle_ps(four_slots_wide(wanted, words + 16 * i),
-                                                         four_slots_wide(wanted, words + 16 * i + 8), 0x88));
-    return gather_wide(match, _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
+        match[i] = _mm256_castps_si256(_mm256_shuffle_ps(match_four_slots_wide(wanted, words + 16 * i),
+                                                         match_four_slots_wide(wanted, words + 16 * i + 8), 0x88));
+    return pack_matches_wide(match, _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
 }
 
 #else
@@ -164,52 +167,54 @@ bool shard_has_wide_vectors(void) {
 }
 
 
-static uint64_t p_map_wide(const shard_sieve *s, const uint64_t *words) {
-    return p_map(s, words);
+static uint64_t p_match_map_wide(const shard_sieve *s, const uint64_t *words) {
+    return p_match_map(s, words);
 }
 
 
-static uint64_t stamped_wide(const uint64_t *words, unsigned v) {
-    return stamped(words, v);
+static uint64_t stamp_map_wide(const uint64_t *words, unsigned v) {
+    return stamp_map(words, v);
 }
 
 
-static bool any_zero_wide(const uint64_t *words) {
-    return any_zero(words);
+static bool has_zero_word_wide(const uint64_t *words) {
+    return has_zero_word(words);
 }
 
 
-static uint32_t i_map_wide(uint64_t key, const uint64_t *words) {
-    return i_map(key, words);
+static uint32_t i_match_map_wide(uint64_t key, const uint64_t *words) {
+    return i_match_map(key, words);
 }
 
 #endif
 
 
-/* ---- For both ---- */
+/* ---- Choice between the two implementations ---- */
 
-uint64_t shard_p_map(bool wide, const shard_sieve *s, const uint64_t *words) {
-    return (wide ? p_map_wide(s, words) : p_map(s, words)) & ~(1ull << SHARD_P_HEADER);
+uint64_t shard_p_match_map(bool wide, const shard_sieve *s, const uint64_t *words) {
+    return (wide ? p_match_map_wide(s, words) : p_match_map(s, words)) & ~(1ull << SHARD_P_HEADER);
 }
 
 
 bool shard_p_all_stamped(bool wide, const uint64_t *words, unsigned v) {
-    return ((wide ? stamped_wide : stamped)(words, v) | 1ull << SHARD_P_HEADER) == UINT64_MAX;
+    return ((wide ? stamp_map_wide : stamp_map)(words, v) | 1ull << SHARD_P_HEADER) == UINT64_MAX;
 }
 
 
 bool shard_p_any_zero(bool wide, const uint64_t *words) {
-    return (wide ? any_zero_wide : any_zero)(words);
+    return (wide ? has_zero_word_wide : has_zero_word)(words);
 }
 
 
 unsigned shard_count_live(const shard_state *st, const uint64_t *words) {
     const uint32_t live = SHARD_V >> 32;
-    const uint64_t slots = st->inlined ? 0xaaaaaaaaaaaaaaaa : UINT64_MAX; /* I: every other word is a value */
-    return (unsigned)__builtin_popcountll(shard_p_map(st->wide, &(shard_sieve){live, live, -1}, words) & slots);
+    /* in the inline layout even words are values, so only odd words (the key words) count */
+    const uint64_t slots = st->inlined ? 0xaaaaaaaaaaaaaaaa : UINT64_MAX;
+    return (unsigned)__builtin_popcountll(shard_p_match_map(st->wide, &(shard_sieve){live, live, -1}, words) & slots);
 }
 
 
-uint32_t shard_i_map(bool wide, uint64_t rem, const uint64_t *words) {
-    return (wide ? i_map_wide(SHARD_V | rem, words) : i_map(SHARD_V | rem, words)) & ((1u << SHARD_I_SLOTS) - 1);
+uint32_t shard_i_match_map(bool wide, uint64_t rem, const uint64_t *words) {
+    return (wide ? i_match_map_wide(SHARD_V | rem, words) : i_match_map(SHARD_V | rem, words)) &
+           ((1u << SHARD_I_SLOTS) - 1);
 }

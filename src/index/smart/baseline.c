@@ -1,9 +1,10 @@
-/* lockfree_nodes=off, for comparisons: a lock around every change of a node, as before the paper. The slots are still
- * changed by CAS, so nothing can be half done under a lock; the lock of a dead client is taken over as it is. The locks
- * lie behind the root's slots on each memory node, and a node has one of them by its address. */
+/* The option lockfree_nodes=off is a baseline for comparisons. With it every insert locks the owner, as in an ART
+ * without SMART's lock-free nodes. Slots are changed by CAS as usual, so nothing is half done under a lock, and the
+ * lock of a failed client can simply be taken over. The lock words are stored after the root's slots on each memory
+ * node; a hash of a node's address selects its lock. write_insert.c takes and releases the locks. */
 #include "index/smart/smart.h"
-#include "pool/epoch.h"
-#include "pool/owner.h"
+#include "pool/epoch/epoch.h"
+#include "pool/format/owner.h"
 
 
 far_addr smart_node_lock(const smart_op *op, const smart_spot *s) {
@@ -13,12 +14,14 @@ far_addr smart_node_lock(const smart_op *op, const smart_spot *s) {
 }
 
 
-/* 1: locked; 0: not, find again. */
+/* Tries to take the lock of a node. Returns 1 if the lock was taken. Returns 0 if a live client holds the lock; in that
+ * case the pin was renewed, so the caller must search again. */
 int smart_lock_node(smart_op *op, far_addr lock) {
-    int locked = far_lock_take(op->t, lock, op->st->patience, smart_ask_every(op->st));
+    int locked = far_lock_take(op->t, lock, op->st->attempts_per_pin, smart_liveness_check_interval(op->st));
     if (locked != 0)
         return locked;
-    int err = smart_renew_pin(op); /* a long wait: nothing is held back by us */
+    /* After a long wait the operation renews its pin, so that the old pin does not delay the reuse of memory. */
+    int err = smart_renew_pin(op);
     return err < 0 ? err : 0;
 }
 
@@ -28,7 +31,8 @@ int smart_unlock_node(smart_op *op, far_addr lock) {
 }
 
 
-/* For a walk: no word names a dead client afterwards. */
+/* Called by a walk. Frees all node locks of failed clients. Returns 0 or an error; after 0 no lock word names a failed
+ * client. */
 int smart_free_dead_node_locks(far_task *t, far_index *index) {
     const smart_state *st = smart_state_of(index);
     uint64_t words[SMART_NODE_LOCKS];
@@ -38,7 +42,7 @@ int smart_free_dead_node_locks(far_task *t, far_index *index) {
         far_read(t, first, words, sizeof(words));
         err = far_wait(t);
         if (err >= 0)
-            err = far_locks_free_dead(t, first, words, SMART_NODE_LOCKS);
+            err = far_locks_release_failed(t, first, words, SMART_NODE_LOCKS);
     }
     if (st->node_locks)
         far_pin_drop(t);

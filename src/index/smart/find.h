@@ -1,24 +1,35 @@
-/* Between find.c, the way down, and by_cache.c, the way in through the cache. */
+/* Shared by find.c, which searches from the root, and find_cached.c, which begins at a node or leaf that the cache
+ * names. */
 #ifndef FAR_INDEX_SMART_FIND_H
 #define FAR_INDEX_SMART_FIND_H
 
 #include "index/smart/smart.h"
 
-/* Of one attempt, beside SMART_AGAIN; 0: the spot is set. */
+/* Results of one attempt to search, in addition to a negative error, 0 (the spot is set) and SMART_SEARCH_AGAIN. */
 enum {
-    SMART_MET_FROZEN = 2, /* a word with F is in the way: what it is part of is being replaced */
-    SMART_STALE = 3,      /* what the cache knew helps no further */
+    SMART_MET_FROZEN = 2, /* the owner's word is frozen, because the owner is being replaced */
+    SMART_STALE = 3, /* the cached information did not lead to a result, so the search must begin again at the root */
 };
 
-#define SMART_DEPTH_ANY (SMART_KEY_MAX + 1)
+#define SMART_DEPTH_ANY (SMART_KEY_MAX + 1) /* This argument of smart_cache_probe stands for a node of any depth. */
 
 /* find.c */
-void smart_enter(smart_spot *s, const smart_node *node, far_addr up, uint64_t up_word);
-int smart_look_up(smart_op *op, smart_spot *s, smart_node *node);
+
+/* Makes `node` the owner in the spot. parent_slot and parent_word are the address and the word of the slot that names
+ * the owner, or 0 if they are unknown. */
+void smart_set_owner(smart_spot *s, const smart_node *node, far_addr parent_slot, uint64_t parent_word);
+/* Sets the spot's slot and word for the key. READs further slots of a list until the slot of the key or an unbound slot
+ * is among them; of a DIR node READs only the slot. */
+int smart_look_up_slot(smart_op *op, smart_spot *s, smart_node *node);
+/* Follows the owner's word down the tree until the search ends, and sets the spot. */
 int smart_descend(smart_op *op, smart_spot *s);
 
-/* by_cache.c */
-int smart_find_by_cache(smart_op *op, smart_spot *s);
-int smart_forget(smart_op *op, int err); /* gives up READs that were put whose words are the caller's; returns err */
+/* find_cached.c */
+
+/* Searches from the deepest node that the cache contains for the key. Returns SMART_STALE if that does not lead to a
+ * result. */
+int smart_find_through_cache(smart_op *op, smart_spot *s);
+/* Gives up the verbs in the open batch, whose memory the caller is about to leave. Returns err. */
+int smart_abandon_batch(smart_op *op, int err);
 
 #endif

@@ -1,28 +1,38 @@
 /* clang-format off */
-/* SMART as bytes. All integers little-endian; every object is 32-byte aligned. "name n": a field of n bits, from bit 0 on.
+/* The bytes of SMART in far memory: slot words, nodes, leaves, redo records and the root. All other files of the folder
+ * read and build these words through the inline functions below.
  *
- *   slot word   address / 32 43 | partial 8 | eok 1 | kind 2 | bound 1 | F 1 | hint 7 | 0
- *                 all zero      never bound: the first such word of a list is its frontier; a full list has none
- *                 bound, none   a tombstone: the partial key keeps the slot for ever
- *                 F             frozen: no CAS succeeds on this word any more; F alone: a frozen frontier
- *                 hint          leaf: size class; node: read type 5 | gap0 1 (the child is one byte deeper than the owner)
+ * All integers are little-endian; every object is 32-byte aligned. "name n" is a field of n bits; the first field
+ * begins at bit 0. "partial key" is the paper's term for the byte of a key that selects a slot of a node; here it may
+ * also be EOK, "the key ends here".
  *
- *   node        ctl, fp, info, slots
- *     ctl         kind 4 | state 3 | rec 1 | layout 4 | life 13 | tag 39: the only word of the header that changes
- *     fp          hash of the full prefix, 61 bits
- *     info        depth 12 | tail length 4 | tail 48: the last bytes of the prefix, the last one in the low byte
+ *    slot word    address / 32 43 | partial key 8 | eok 1 | kind 2 | bound 1 | frozen 1 | hint 7 | 0 1
+ *      all zero     The slot was never bound. The first such word of a list node is its frontier; a full list has none.
+ *      bound        The slot belongs to its partial key for ever.
+ *      kind none    If bound, the word is a tombstone: the partial key has no child, and keeps the slot.
+ *      frozen       No CAS succeeds on this word any more. A word with only this bit is a frozen frontier.
+ *      hint         Of a leaf: its size class, or a fingerprint of its key if all leaves of the index have one size.
+ *                   Of a node: read type 5, which says how many bytes to READ, and gap0 1, which says that the child's
+ *                   prefix is one byte longer than the owner's, without compressed bytes in between.
  *
- *   leaf        ctl first
- *     ctl         kind 4 | state 3 | rec 1 | life 56; REPLACED: instead of the life class 13 | forward address / 32 43
- *     C8          ctl, chk, key 8 bytes, value 8 bytes
- *     VW          ctl, chk, value 8 bytes, meta, key
- *     VR          ctl, chk, meta, key, value
- *     VI          ctl, meta, chk, key, value, ..., lock in the last 8 bytes of the class
- *     meta        key length 12 | class 7 | value length 24 | version 21
+ *    node         ctl, fp, info, slots
+ *      ctl          kind 4 | state 3 | recycled 1 | layout 4 | incarnation 13 | tag 39. Only the state ever changes.
+ *      fp           hash of the full prefix, 61 bits
+ *      info         depth 12 | tail length 4 | tail 48: the last bytes of the prefix, the last one in the low byte
  *
- *   redo        {owner, lock word, leaf, bytes, chk} and the bytes that go to leaf + 8, without the lock
- *   root        256 slots by the first byte of the key; slot b is word b / n of the stripe on node b % n; no F; all bound
- *               from the beginning, so that none of them is ever zero */
+ *    leaf         ctl first
+ *      ctl          kind 4 | state 3 | recycled 1 | incarnation 56.
+ *                   REPLACED leaves contain, instead of the incarnation, the successor: class 13 | address / 32 43
+ *      C8           ctl, chk, key 8 bytes, value 8 bytes
+ *      VW           ctl, chk, value 8 bytes, meta, key
+ *      VR           ctl, chk, meta, key, value
+ *      VI           ctl, meta, chk, key, value, unused bytes, lock in the last 8 bytes of the size class
+ *      meta         key length 12 | class 7 | value length 24 | version 21
+ *
+ *    redo record  {owner, lock word, leaf, bytes, chk} and the bytes to be written to leaf + 8, without the lock
+ *
+ *    root         256 slots, selected by the first byte of the key. Slot b is word b / n of the stripe on memory node
+ *                 b % n. They are bound when the index is created, so none is ever zero, and they are never frozen. */
 /* clang-format on */
 #ifndef FAR_INDEX_SMART_LAYOUT_H
 #define FAR_INDEX_SMART_LAYOUT_H
@@ -33,24 +43,24 @@ enum { SMART_TYPE_ROOT, SMART_TYPE_STRIPE, SMART_TYPE_NODE, SMART_TYPE_LEAF, SMA
 
 #define SMART_MAGIC      0x74726174ull
 #define SMART_KEY_MAX    4095u
-#define SMART_PART_EOK   256u /* a partial key: a byte, or "the key ends here" */
+#define SMART_PART_EOK   256u /* the partial key "the key ends here"; the others are 0 to 255 */
 #define SMART_PARTS      257u
 #define SMART_TAIL_MAX   6u
 #define SMART_HEADER     24u
 #define SMART_ROOT_SLOTS 256u
 
 typedef enum { SMART_NONE, SMART_LEAF, SMART_NODE } smart_word_kind;
-typedef enum { SMART_C8 = 1, SMART_VW, SMART_VI, SMART_VR, SMART_INNER = 10 } smart_kind;
+typedef enum { SMART_C8 = 1, SMART_VW, SMART_VI, SMART_VR, SMART_INTERNAL_NODE = 10 } smart_kind;
 typedef enum { SMART_PENDING, SMART_LIVE, SMART_FROZEN, SMART_DEAD, SMART_REPLACED } smart_object_state;
 typedef enum { SMART_L128, SMART_L256, SMART_L512, SMART_DIR, SMART_PAPER, SMART_LAYOUTS } smart_layout;
 
 /* Slot words. */
 
-#define SMART_ADDR_MASK ((1ull << 43) - 1)
-#define SMART_F         (1ull << 55)
-#define SMART_BOUND     (1ull << 54)
-#define SMART_GAP0      (1ull << 61)
-#define SMART_READ_DIR  31u
+#define SMART_ADDR_MASK  ((1ull << 43) - 1)
+#define SMART_FROZEN_BIT (1ull << 55)
+#define SMART_BOUND      (1ull << 54)
+#define SMART_GAP0       (1ull << 61)
+#define SMART_READ_DIR   31u
 
 
 static inline uint64_t smart_word(far_addr addr, unsigned part, smart_word_kind kind, unsigned hint) {
@@ -73,7 +83,7 @@ static inline unsigned smart_word_part(uint64_t word) {
 }
 
 
-static inline smart_word_kind smart_word_is(uint64_t word) {
+static inline smart_word_kind smart_word_kind_of(uint64_t word) {
     return (smart_word_kind)(word >> 52 & 3);
 }
 
@@ -103,22 +113,23 @@ static inline uint64_t smart_word_with_read_type(uint64_t word, unsigned type) {
 }
 
 
-/* Nothing can come of this word but what the layout says. */
+/* Returns whether the layout allows this word as a slot word. Other words must not be used. */
 static inline bool smart_word_is_sound(uint64_t word) {
-    unsigned part = smart_word_part(word), kind = (unsigned)smart_word_is(word);
-    if ((word & ~SMART_F) == 0)
+    unsigned part = smart_word_part(word), kind = (unsigned)smart_word_kind_of(word);
+    if ((word & ~SMART_FROZEN_BIT) == 0)
         return true;
     return (word & SMART_BOUND) && word >> 63 == 0 && part <= SMART_PART_EOK && kind <= SMART_NODE &&
            (kind == SMART_NONE) == (smart_word_addr(word) == 0);
 }
 
 
-/* The order of partial keys: a key that ends comes before all that go on. */
+/* Returns the rank of a partial key in key order: a key that ends at this depth precedes all keys that continue. */
 static inline unsigned smart_part_rank(unsigned part) {
     return part == SMART_PART_EOK ? 0 : part + 1;
 }
 
 
+/* Returns the partial key of a key at this depth. */
 static inline unsigned smart_part(far_bytes key, unsigned depth) {
     return depth < key.length ? ((const uint8_t *)key.data)[depth] : SMART_PART_EOK;
 }
@@ -126,10 +137,10 @@ static inline unsigned smart_part(far_bytes key, unsigned depth) {
 
 /* Nodes. */
 
-static inline uint64_t smart_node_ctl(smart_object_state state, bool rec, smart_layout layout, unsigned life,
-                                      uint64_t tag) {
-    return (uint64_t)SMART_INNER | (uint64_t)state << 4 | (uint64_t)rec << 7 | (uint64_t)layout << 8 |
-           (uint64_t)(life & 0x1fff) << 12 | tag << 25;
+static inline uint64_t smart_node_ctl(smart_object_state state, bool recycled, smart_layout layout,
+                                      unsigned incarnation, uint64_t tag) {
+    return (uint64_t)SMART_INTERNAL_NODE | (uint64_t)state << 4 | (uint64_t)recycled << 7 | (uint64_t)layout << 8 |
+           (uint64_t)(incarnation & 0x1fff) << 12 | tag << 25;
 }
 
 
@@ -143,7 +154,7 @@ static inline smart_object_state smart_ctl_state(uint64_t ctl) {
 }
 
 
-static inline bool smart_ctl_rec(uint64_t ctl) {
+static inline bool smart_ctl_is_recycled(uint64_t ctl) {
     return ctl >> 7 & 1;
 }
 
@@ -193,13 +204,13 @@ static inline unsigned smart_info_tail(uint64_t info) {
 }
 
 
-/* Byte i of the prefix; i is one of the last smart_info_tail bytes. */
+/* Returns byte i of the prefix; i must be one of the last smart_info_tail bytes. */
 static inline uint8_t smart_info_byte(uint64_t info, unsigned i) {
     return (uint8_t)(info >> (16 + 8 * (smart_info_depth(info) - 1 - i)));
 }
 
 
-/* How much of a list is READ: ten sizes. */
+/* A list node is READ in one of ten sizes; the number of the size is the read type of the node. */
 #define SMART_READ_TYPES 10u
 
 
@@ -209,13 +220,14 @@ static inline unsigned smart_read_bytes(unsigned type) {
 }
 
 
-/* With `types` of them in use; the largest always is. */
+/* Returns whether the option node_types=`types` uses this read type. The largest read type is always in use. */
 static inline bool smart_read_type_in_use(unsigned type, unsigned types) {
     return (type + 1) * types / SMART_READ_TYPES != type * types / SMART_READ_TYPES;
 }
 
 
-/* The smallest type in use whose READ shows `words` slots (the children and one more), or the whole node. */
+/* Returns the smallest read type in use that covers `words` slots or the whole node. Callers pass the number of
+ * children plus one, so that the READ also returns the frontier (the first unbound slot). */
 static inline unsigned smart_read_type_for(unsigned words, unsigned layout, unsigned types) {
     if (layout == SMART_DIR)
         return SMART_READ_DIR;
@@ -229,12 +241,12 @@ static inline unsigned smart_read_type_for(unsigned words, unsigned layout, unsi
 
 /* Leaves. */
 
-static inline uint64_t smart_leaf_ctl(smart_kind kind, smart_object_state state, bool rec, uint64_t life) {
-    return (uint64_t)kind | (uint64_t)state << 4 | (uint64_t)rec << 7 | life << 8;
+static inline uint64_t smart_leaf_ctl(smart_kind kind, smart_object_state state, bool recycled, uint64_t incarnation) {
+    return (uint64_t)kind | (uint64_t)state << 4 | (uint64_t)recycled << 7 | incarnation << 8;
 }
 
 
-static inline uint64_t smart_ctl_life(uint64_t ctl) {
+static inline uint64_t smart_ctl_incarnation(uint64_t ctl) {
     return ctl >> 8;
 }
 
@@ -254,7 +266,7 @@ static inline unsigned smart_ctl_forward_class(uint64_t ctl) {
 }
 
 
-/* Sizes: steps of 8 bytes from 32 to 128, then 8 steps per doubling to 72 KiB. */
+/* Size classes of leaves: steps of 8 bytes from 32 to 128 bytes, then 8 steps per doubling up to 72 KiB. */
 #define SMART_CLASSES 86u
 
 
@@ -297,23 +309,23 @@ static inline unsigned smart_meta_version(uint64_t meta) {
 }
 
 
-/* Where key, value and meta lie. Values of C8 and VW are one word. */
-static inline unsigned smart_key_at(unsigned kind) {
+/* Byte offsets of the fields in a leaf of this kind. The value of a C8 or VW leaf is one word. */
+static inline unsigned smart_key_offset(unsigned kind) {
     return kind == SMART_C8 ? 16 : kind == SMART_VW ? 32 : 24;
 }
 
 
-static inline unsigned smart_meta_at(unsigned kind) {
+static inline unsigned smart_meta_offset(unsigned kind) {
     return kind == SMART_VW ? 24 : kind == SMART_VI ? 8 : 16;
 }
 
 
-static inline unsigned smart_chk_at(unsigned kind) {
+static inline unsigned smart_chk_offset(unsigned kind) {
     return kind == SMART_VI ? 16 : 8;
 }
 
 
-static inline unsigned smart_value_at(unsigned kind, unsigned key_length) {
+static inline unsigned smart_value_offset(unsigned kind, unsigned key_length) {
     return kind == SMART_C8 ? 24 : kind == SMART_VW ? 16 : 24 + key_length;
 }
 
@@ -332,8 +344,9 @@ static inline uint64_t smart_leaf_bytes(unsigned kind, uint64_t key_length, uint
 }
 
 
-/* Locks of VI leaves. With a redo record: its address / 32 | a version so that no word comes twice; without one
- * (everything that is written lies in one atomic unit): this bit and the owner (pool/owner.h). */
+/* The lock word of a VI leaf is 0 if the lock is free. Usually it contains the address / 32 of the holder's redo record
+ * and a version, so that no lock word appears twice. If all bytes that an update writes are in one tearing granule, no
+ * redo record is needed; then the word is SMART_LOCK_OWNER and the owner (pool/format/owner.h). */
 #define SMART_LOCK_OWNER (1ull << 63)
 
 
@@ -347,25 +360,30 @@ static inline far_addr smart_lock_record(uint64_t lock) {
 }
 
 
-typedef struct smart_redo { /* before the bytes */
-    uint64_t owner;         /* the session that wrote it, or completes it: by CAS when that one is dead */
-    uint64_t lock;          /* the lock word it belongs to */
-    uint64_t leaf, bytes;
-    uint64_t chk; /* of all this but the owner, and the bytes */
+/* A redo record. The bytes to be written follow. */
+typedef struct smart_redo {
+    /* the session that must complete the update: its writer, or a session that took the update over by CAS */
+    uint64_t owner;
+    uint64_t lock;  /* the lock word that names this record */
+    uint64_t leaf;  /* address of the leaf */
+    uint64_t bytes; /* number of bytes to be written from leaf + 8 on */
+    uint64_t chk;   /* checksum of all fields except owner, and of the bytes */
     uint64_t unused;
 } smart_redo;
 
 
-typedef struct smart_root { /* the descriptor */
+/* The descriptor of the index. */
+typedef struct smart_root {
     uint64_t magic;
-    uint64_t stripes;
-    uint64_t stripe[]; /* addresses */
+    uint64_t stripes;  /* number of stripes, one per memory node */
+    uint64_t stripe[]; /* addresses of the stripes */
 } smart_root;
 
 _Static_assert(sizeof(smart_redo) == 48 && sizeof(smart_root) == 16, "no padding");
 _Static_assert(FAR_NODES_MAX <= SMART_ROOT_SLOTS, "every stripe has a slot");
 
-/* Prefix hashes: a polynomial modulo 2^61 - 1 in a secret base, so that all depths of a key come in one pass. */
+/* Prefix hashes are polynomials modulo 2^61 - 1 in a secret base. Each step adds one byte, so one pass over the key
+ * yields the hashes of all its prefixes. */
 #define SMART_HASH_PRIME ((1ull << 61) - 1)
 
 

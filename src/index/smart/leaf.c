@@ -1,5 +1,5 @@
-/* Leaves: one far object per key. A leaf certifies itself: its checksum binds key, address and life, for VI and VR the
- * value too. */
+/* Reading and building leaves. There is one leaf, a far object, per key. The checksum of a leaf binds its key, address
+ * and incarnation together, and for VI and VR leaves also the value, so that a leaf can certify itself (smart.h). */
 #include "base/error.h"
 #include "base/hash.h"
 #include "index/smart/smart.h"
@@ -16,8 +16,8 @@ unsigned smart_kind_for(const smart_state *st, size_t key_length, size_t value_l
 }
 
 
-/* Both words in one: the halves of their product. */
-static inline uint64_t fold(uint64_t a, uint64_t b) {
+/* Mixes two words into one. It multiplies them and combines the halves of the product. */
+static inline uint64_t fold_product(uint64_t a, uint64_t b) {
     unsigned __int128 product = (unsigned __int128)a * b;
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
@@ -28,8 +28,8 @@ static __attribute__((noinline)) uint64_t hash_bytes(const smart_state *st, far_
 }
 
 
-/* A key of 8 bytes is a word as it is. */
-static inline uint64_t key_word(const smart_state *st, far_bytes key) {
+/* Returns the hash word of the key. A key of 8 bytes is used as it is, without hashing. */
+static inline uint64_t key_as_word(const smart_state *st, far_bytes key) {
     uint64_t word;
     if (key.length != sizeof(word))
         return hash_bytes(st, key);
@@ -38,12 +38,13 @@ static inline uint64_t key_word(const smart_state *st, far_bytes key) {
 }
 
 
-/* The life of a leaf that is LIVE or PENDING is random: words of two lives of the same memory do not go together. */
-static inline uint64_t checksum(uint64_t seed, far_addr addr, uint64_t ctl, uint64_t sizes, uint64_t key,
-                                uint64_t value) {
-    uint64_t where = fold(addr ^ seed, smart_ctl_life(ctl) ^ 0x9e3779b97f4a7c15ull);
-    uint64_t what = fold(key ^ 0xd6e8feb86659fd93ull, sizes ^ seed);
-    return fold(where ^ value ^ 0xa0761d6478bd642full, what ^ seed);
+/* The incarnation of a LIVE or PENDING leaf is a random number. Therefore a checksum that is correct proves that the
+ * READ returned no words of another incarnation of the same memory. */
+static inline uint64_t leaf_checksum(uint64_t seed, far_addr addr, uint64_t ctl, uint64_t sizes, uint64_t key,
+                                     uint64_t value) {
+    uint64_t where = fold_product(addr ^ seed, smart_ctl_incarnation(ctl) ^ 0x9e3779b97f4a7c15ull);
+    uint64_t what = fold_product(key ^ 0xd6e8feb86659fd93ull, sizes ^ seed);
+    return fold_product(where ^ value ^ 0xa0761d6478bd642full, what ^ seed);
 }
 
 
@@ -53,28 +54,28 @@ uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf) {
         sizes = leaf->meta;
         value ^= hash_bytes(st, leaf->value);
     }
-    return checksum(st->chk_seed, leaf->addr, leaf->ctl, sizes, key_word(st, leaf->key), value);
+    return leaf_checksum(st->chk_seed, leaf->addr, leaf->ctl, sizes, key_as_word(st, leaf->key), value);
 }
 
 
-static bool parse_sized(smart_leaf *leaf) {
+static bool parse_sized_leaf(smart_leaf *leaf) {
     unsigned kind = leaf->kind;
-    memcpy(&leaf->meta, leaf->image + smart_meta_at(kind), 8);
+    memcpy(&leaf->meta, leaf->image + smart_meta_offset(kind), 8);
     unsigned length = smart_meta_key(leaf->meta);
     uint64_t value = smart_meta_value(leaf->meta);
     if (length == 0 || smart_meta_class(leaf->meta) != leaf->class ||
         smart_leaf_bytes(kind, length, value) > smart_class_bytes(leaf->class) || (kind == SMART_VW && value != 8))
         return false;
-    leaf->key = (far_bytes){leaf->image + smart_key_at(kind), length};
-    leaf->value = (far_bytes){leaf->image + smart_value_at(kind, length), value};
+    leaf->key = (far_bytes){leaf->image + smart_key_offset(kind), length};
+    leaf->value = (far_bytes){leaf->image + smart_value_offset(kind, length), value};
     return true;
 }
 
 
-/* Key, value and meta of the image; false: they do not fit into the class. */
-static inline bool parse(smart_leaf *leaf) {
+/* Sets key, value and meta from the image. Returns false if they do not fit into the size class. */
+static inline bool parse_leaf(smart_leaf *leaf) {
     if (leaf->kind != SMART_C8)
-        return parse_sized(leaf);
+        return parse_sized_leaf(leaf);
     leaf->meta = smart_meta(8, 0, 8, 0);
     leaf->key = (far_bytes){leaf->image + 16, 8};
     leaf->value = (far_bytes){leaf->image + 24, 8};
@@ -99,13 +100,13 @@ int smart_make_leaf(smart_op *op, unsigned kind, far_bytes value, unsigned node,
     memset(image, 0, bytes);
     memcpy(image, &ctl, 8);
     if (kind != SMART_C8)
-        memcpy(image + smart_meta_at(kind), &meta, 8);
-    memcpy(image + smart_key_at(kind), op->key.data, op->key.length);
+        memcpy(image + smart_meta_offset(kind), &meta, 8);
+    memcpy(image + smart_key_offset(kind), op->key.data, op->key.length);
     if (value.length)
-        memcpy(image + smart_value_at(kind, (unsigned)op->key.length), value.data, value.length);
-    parse(leaf);
+        memcpy(image + smart_value_offset(kind, (unsigned)op->key.length), value.data, value.length);
+    parse_leaf(leaf);
     uint64_t chk = smart_leaf_chk(op->st, leaf);
-    memcpy(image + smart_chk_at(kind), &chk, 8);
+    memcpy(image + smart_chk_offset(kind), &chk, 8);
     return 0;
 }
 
@@ -125,21 +126,22 @@ unsigned smart_fingerprint(const smart_state *st, far_bytes key) {
 }
 
 
-bool smart_is_foreign(const smart_op *op, uint64_t word) {
-    return op->st->prints && smart_word_is(word) == SMART_LEAF &&
+bool smart_fingerprint_differs(const smart_op *op, uint64_t word) {
+    return op->st->has_fingerprints && smart_word_kind_of(word) == SMART_LEAF &&
            smart_word_hint(word) != smart_fingerprint(op->st, op->key);
 }
 
 
 uint64_t smart_leaf_word(const smart_state *st, const smart_leaf *leaf, unsigned part) {
-    return smart_word(leaf->addr, part, SMART_LEAF, st->prints ? smart_fingerprint(st, leaf->key) : leaf->class);
+    return smart_word(leaf->addr, part, SMART_LEAF,
+                      st->has_fingerprints ? smart_fingerprint(st, leaf->key) : leaf->class);
 }
 
 
-/* Makes room for what is READ of it; the rest of it: smart_take_leaf. */
-static inline int make_room(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf) {
+/* Prepares the leaf and its image for a READ. After the READ, smart_take_leaf sets the other fields. */
+static inline int prepare_leaf_read(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf) {
     if (class >= SMART_CLASSES)
-        return smart_broken(op->index, addr, "slot of the leaf");
+        return smart_fail_corrupt(op->index, addr, "slot of the leaf");
     leaf->addr = addr;
     leaf->class = class;
     leaf->image = far_scratch(op->t, smart_class_bytes(class));
@@ -148,7 +150,7 @@ static inline int make_room(smart_op *op, far_addr addr, unsigned class, smart_l
 
 
 int smart_put_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf) {
-    int err = make_room(op, addr, class, leaf);
+    int err = prepare_leaf_read(op, addr, class, leaf);
     if (err == 0)
         far_read(op->t, addr, leaf->image, smart_class_bytes(class));
     return err;
@@ -156,7 +158,7 @@ int smart_put_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf 
 
 
 int smart_fetch_leaf(smart_op *op, far_addr addr, unsigned class, unsigned flags, smart_leaf *leaf) {
-    int err = make_room(op, addr, class, leaf);
+    int err = prepare_leaf_read(op, addr, class, leaf);
     if (err < 0)
         return err;
     op->mark = far_rdwc_mark(op->t);
@@ -170,32 +172,32 @@ bool smart_take_leaf(smart_leaf *leaf, unsigned class) {
     leaf->kind = smart_ctl_kind(leaf->ctl);
     smart_object_state state = smart_ctl_state(leaf->ctl);
     return leaf->kind >= SMART_C8 && leaf->kind <= SMART_VR && state <= SMART_REPLACED && state != SMART_FROZEN &&
-           parse(leaf);
+           parse_leaf(leaf);
 }
 
 
-static __attribute__((noinline)) bool is_hit_of_any_size(const smart_op *op, smart_leaf *leaf) {
+static __attribute__((noinline)) bool take_hit_of_any_kind(const smart_op *op, smart_leaf *leaf) {
     uint64_t chk;
-    if (!smart_take_leaf(leaf, leaf->class) || smart_ctl_rec(leaf->ctl) || smart_ctl_state(leaf->ctl) != SMART_LIVE ||
-        !far_bytes_equal(leaf->key, op->key))
+    if (!smart_take_leaf(leaf, leaf->class) || smart_ctl_is_recycled(leaf->ctl) ||
+        smart_ctl_state(leaf->ctl) != SMART_LIVE || !far_bytes_equal(leaf->key, op->key))
         return false;
-    memcpy(&chk, leaf->image + smart_chk_at(leaf->kind), 8);
+    memcpy(&chk, leaf->image + smart_chk_offset(leaf->kind), 8);
     return chk == smart_leaf_chk(op->st, leaf);
 }
 
 
-bool smart_leaf_is_hit(const smart_op *op, smart_leaf *leaf) {
-    uint64_t words[3], key; /* ctl, chk, key of a C8 leaf */
+bool smart_take_hit(const smart_op *op, smart_leaf *leaf) {
+    uint64_t words[3], key; /* the ctl word, the checksum and the key of a C8 leaf */
     memcpy(words, leaf->image, sizeof(words));
     if (smart_ctl_kind(words[0]) != SMART_C8 || op->key.length != sizeof(key))
-        return is_hit_of_any_size(op, leaf);
+        return take_hit_of_any_kind(op, leaf);
     memcpy(&key, op->key.data, sizeof(key));
-    if (words[2] != key || smart_ctl_state(words[0]) != SMART_LIVE || smart_ctl_rec(words[0]) ||
-        words[1] != checksum(op->st->chk_seed, leaf->addr, words[0], sizeof(key), key, SMART_C8))
+    if (words[2] != key || smart_ctl_state(words[0]) != SMART_LIVE || smart_ctl_is_recycled(words[0]) ||
+        words[1] != leaf_checksum(op->st->chk_seed, leaf->addr, words[0], sizeof(key), key, SMART_C8))
         return false;
     leaf->ctl = words[0];
     leaf->kind = SMART_C8;
-    return parse(leaf);
+    return parse_leaf(leaf);
 }
 
 
@@ -203,22 +205,24 @@ bool smart_leaf_is_whole(const smart_op *op, const smart_leaf *leaf) {
     uint64_t chk;
     if (leaf->kind != SMART_VI || smart_ctl_state(leaf->ctl) == SMART_DEAD)
         return true;
-    memcpy(&chk, leaf->image + smart_chk_at(leaf->kind), 8);
+    memcpy(&chk, leaf->image + smart_chk_offset(leaf->kind), 8);
     return chk == smart_leaf_chk(op->st, leaf);
 }
 
 
-/* The lock of a leaf that stays torn: its owner may be dead. */
-static int torn(smart_op *op, const smart_leaf *leaf, unsigned attempt) {
+/* Called when a READ of a VI leaf showed an unfinished update. If the client that holds the leaf's lock has failed, the
+ * function completes the update of that client. Returns 0 if the caller must READ the leaf again, SMART_SEARCH_AGAIN if
+ * the pin was renewed, or an error. */
+static int handle_torn_leaf(smart_op *op, const smart_leaf *leaf, unsigned attempt) {
     uint64_t lock;
     memcpy(&lock, leaf->image + smart_class_bytes(leaf->class) - 8, 8);
     far_count_retry(op->t);
-    if (attempt >= op->st->patience) {
+    if (attempt >= op->st->attempts_per_pin) {
         int err = smart_renew_pin(op);
-        return err < 0 ? err : SMART_AGAIN;
+        return err < 0 ? err : SMART_SEARCH_AGAIN;
     }
-    if (lock && smart_is_time_to_ask(op->st, attempt)) {
-        int err = smart_redo_dead(op, leaf->addr + smart_class_bytes(leaf->class) - 8, lock);
+    if (lock && smart_liveness_check_is_due(op->st, attempt)) {
+        int err = smart_recover_lock(op, leaf->addr + smart_class_bytes(leaf->class) - 8, lock);
         if (err != 0)
             return err < 0 ? err : 0;
     }
@@ -228,23 +232,24 @@ static int torn(smart_op *op, const smart_leaf *leaf, unsigned attempt) {
 
 
 int smart_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf, unsigned *chain,
-                    smart_old old[SMART_CHAIN_MAX]) {
+                    smart_old_leaf old[SMART_CHAIN_MAX]) {
     *chain = 0;
     for (unsigned attempt = 0;;) {
         int err = smart_fetch_leaf(op, addr, class, 0, leaf);
         if (err < 0)
             return err;
         if (!smart_take_leaf(leaf, class)) {
-            /* The meta of a VI leaf is the first thing that its writer changes. */
-            if (leaf->kind != SMART_VI || attempt >= op->st->patience)
-                return smart_broken(op->index, addr, "leaf");
-            if ((err = torn(op, leaf, attempt++)) != 0)
+            /* An unfinished update may show the new meta word with old content, because a writer changes the meta word
+             * first. */
+            if (leaf->kind != SMART_VI || attempt >= op->st->attempts_per_pin)
+                return smart_fail_corrupt(op->index, addr, "leaf");
+            if ((err = handle_torn_leaf(op, leaf, attempt++)) != 0)
                 return err;
             continue;
         }
         if (smart_ctl_state(leaf->ctl) == SMART_REPLACED) {
             if (*chain < SMART_CHAIN_MAX)
-                old[*chain] = (smart_old){addr, class};
+                old[*chain] = (smart_old_leaf){addr, class};
             (*chain)++;
             addr = smart_ctl_forward(leaf->ctl);
             class = smart_ctl_forward_class(leaf->ctl);
@@ -252,7 +257,7 @@ int smart_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *lea
         }
         if (smart_leaf_is_whole(op, leaf))
             return 0;
-        if ((err = torn(op, leaf, attempt++)) != 0)
+        if ((err = handle_torn_leaf(op, leaf, attempt++)) != 0)
             return err;
     }
 }

@@ -1,21 +1,21 @@
-/* Inner nodes: reading, looking up, building. */
+/* This file reads internal nodes, searches in them, and builds new ones. */
 #include "base/error.h"
 #include "index/smart/smart.h"
 
 #include <string.h>
 
 
-int smart_broken(const far_index *index, far_addr addr, const char *what) {
-    return far_fail(FAR_ERR_CORRUPT, "index '%s': the %s at %#llx is broken", index->name, what,
+int smart_fail_corrupt(const far_index *index, far_addr addr, const char *what) {
+    return far_fail(FAR_ERR_CORRUPT, "index '%s': the %s at %#llx is corrupt", index->name, what,
                     (unsigned long long)addr);
 }
 
 
-/* Every slot of the root is bound to its byte when the index is made, and never frozen. */
-int smart_check_root(const smart_op *op, unsigned byte, uint64_t word) {
-    bool sound =
-        smart_word_is_sound(word) && (word & SMART_BOUND) && !(word & SMART_F) && smart_word_part(word) == byte;
-    return sound ? 0 : smart_broken(op->index, smart_root_slot(op->st, byte), "slot of the root");
+/* The slots of the root are bound when the index is created and are never frozen. Any other word is damage. */
+int smart_check_root_slot(const smart_op *op, unsigned byte, uint64_t word) {
+    bool sound = smart_word_is_sound(word) && (word & SMART_BOUND) && !(word & SMART_FROZEN_BIT) &&
+                 smart_word_part(word) == byte;
+    return sound ? 0 : smart_fail_corrupt(op->index, smart_root_slot(op->st, byte), "slot of the root");
 }
 
 
@@ -43,7 +43,7 @@ bool smart_take_node(const smart_op *op, smart_node *node) {
     node->info = node->image[2];
     node->depth = smart_info_depth(node->info);
     node->layout = smart_ctl_layout(node->ctl);
-    if (smart_ctl_kind(node->ctl) != SMART_INNER || smart_ctl_tag(node->ctl) != op->st->tag ||
+    if (smart_ctl_kind(node->ctl) != SMART_INTERNAL_NODE || smart_ctl_tag(node->ctl) != op->st->tag ||
         node->layout >= SMART_LAYOUTS)
         return false;
     if (smart_ctl_state(node->ctl) > SMART_FROZEN || node->depth == 0 ||
@@ -57,7 +57,7 @@ bool smart_take_node(const smart_op *op, smart_node *node) {
 }
 
 
-/* Twice as much at least each time, so that a long list costs few round trips. */
+/* Each READ at least doubles the number of slots, so that even a long list takes few round trips. */
 int smart_put_read_more(smart_op *op, smart_node *node, unsigned words, unsigned *want) {
     unsigned have = node->words, slots = smart_layout_slots(node->layout);
     *want = words > 2 * have ? words : 2 * have;
@@ -80,7 +80,7 @@ int smart_put_read_more(smart_op *op, smart_node *node, unsigned words, unsigned
 int smart_take_more(smart_op *op, smart_node *node, unsigned want) {
     for (unsigned i = node->words; i < want; i++)
         if (!smart_word_is_sound(smart_slots(node)[i]))
-            return smart_broken(op->index, node->addr, "node");
+            return smart_fail_corrupt(op->index, node->addr, "node");
     node->words = want;
     return 0;
 }
@@ -111,19 +111,19 @@ int smart_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node) {
     if (err < 0 || (err = smart_wait(op)) < 0)
         return err;
     if (!smart_take_node(op, node))
-        return smart_broken(op->index, node->addr, "node");
+        return smart_fail_corrupt(op->index, node->addr, "node");
     if (smart_ctl_state(node->ctl) == SMART_PENDING)
-        smart_flip(op, node->addr, node->ctl);
+        smart_mark_live(op, node->addr, node->ctl);
     return whole ? smart_read_more(op, node, smart_layout_slots(node->layout)) : 0;
 }
 
 
-bool smart_has_prefix_of(const smart_op *op, const smart_node *node) {
+bool smart_prefix_matches(const smart_op *op, const smart_node *node) {
     return node->depth <= op->key.length && node->fp == smart_prefix_hash(op, node->depth);
 }
 
 
-bool smart_lookup(const smart_node *node, unsigned part, unsigned *at) {
+bool smart_find_slot(const smart_node *node, unsigned part, unsigned *at) {
     const uint64_t *slots = smart_slots(node);
     for (*at = 0; *at < node->words; (*at)++) {
         if (!(slots[*at] & SMART_BOUND))
@@ -135,32 +135,32 @@ bool smart_lookup(const smart_node *node, unsigned part, unsigned *at) {
 }
 
 
-unsigned smart_live_children(const smart_node *node) {
-    return smart_count_words(smart_slots(node), node->words);
+unsigned smart_node_children(const smart_node *node) {
+    return smart_count_children(smart_slots(node), node->words);
 }
 
 
-/* Without path compression a node stays, so that there is one for every byte above the next. */
+/* Returns whether the node may be replaced by its only child. Without path compression every byte of a common prefix
+ * keeps its node, so a node stays if its only child is a node. */
 bool smart_can_merge(const smart_state *st, const smart_node *node) {
     unsigned nodes = 0;
     for (unsigned i = 0; i < node->words; i++)
-        nodes += smart_word_is(smart_slots(node)[i]) == SMART_NODE;
-    return smart_live_children(node) == 1 && (st->paths || nodes == 0);
+        nodes += smart_word_kind_of(smart_slots(node)[i]) == SMART_NODE;
+    return smart_node_children(node) == 1 && (st->path_compression || nodes == 0);
 }
 
 
-/* Without slots. The prefix is that of the operation's key. */
-void smart_build_node(const smart_op *op, uint64_t *image, smart_layout layout, unsigned depth, bool rec) {
+void smart_build_node(const smart_op *op, uint64_t *image, smart_layout layout, unsigned depth, bool recycled) {
     memset(image, 0, smart_layout_bytes(layout));
-    image[0] =
-        smart_node_ctl(rec ? SMART_PENDING : SMART_LIVE, rec, layout, (unsigned)far_task_random(op->t), op->st->tag);
+    image[0] = smart_node_ctl(recycled ? SMART_PENDING : SMART_LIVE, recycled, layout, (unsigned)far_task_random(op->t),
+                              op->st->tag);
     image[1] = smart_prefix_hash(op, depth);
     image[2] = smart_info(op->key.data, depth);
 }
 
 
 smart_layout smart_layout_for(const smart_state *st, unsigned children) {
-    if (st->paper)
+    if (st->paper_layout)
         return SMART_PAPER;
     unsigned layout = SMART_L128;
     while (layout < SMART_DIR && children > smart_layout_slots(layout))
@@ -169,32 +169,34 @@ smart_layout smart_layout_for(const smart_state *st, unsigned children) {
 }
 
 
-/* Spread: the load of inner nodes on all memory nodes. Near: beside the slot that names it, one round trip less. */
-unsigned smart_place(const smart_op *op, uint64_t fp, far_addr near) {
-    return op->st->spread ? (unsigned)(fp % far_task_nodes(op->t)) : far_addr_node(near);
+/* Returns the memory node for a new node. With place=spread, the READs of nodes are distributed over all memory nodes.
+ * With place=near, the new node is placed on the memory node of the slot that will name it. Then the WRITE of the node
+ * and the CAS of that slot fit into one batch, which saves a round trip. */
+unsigned smart_choose_memory_node(const smart_op *op, uint64_t fp, far_addr near) {
+    return op->st->spread_nodes ? (unsigned)(fp % far_task_nodes(op->t)) : far_addr_node(near);
 }
 
 
-void smart_flip(smart_op *op, far_addr addr, uint64_t ctl) {
+void smart_mark_live(smart_op *op, far_addr addr, uint64_t ctl) {
     far_cas(op->t, addr, ctl, smart_ctl_with_state(ctl, SMART_LIVE), NULL);
     far_post(op->t);
 }
 
 
-static int key_of_leaf(smart_op *op, uint64_t word, far_bytes *key) {
+static int read_leaf_key(smart_op *op, uint64_t word, far_bytes *key) {
     smart_leaf leaf;
     unsigned class = smart_leaf_class(op->st, word);
     int err = smart_put_read_leaf(op, smart_word_addr(word), class, &leaf);
     if (err < 0 || (err = smart_wait(op)) < 0)
         return err;
     if (!smart_take_leaf(&leaf, class))
-        return smart_broken(op->index, leaf.addr, "leaf");
+        return smart_fail_corrupt(op->index, leaf.addr, "leaf");
     *key = leaf.key;
     return 0;
 }
 
 
-/* Puts the children of the node on the list; a leaf among them is left at its end. */
+/* Appends the children of the node to the list, up to and including the first leaf. */
 static int list_children(smart_op *op, const smart_node *node, smart_link **list, unsigned *count, unsigned *size) {
     if (*count + node->words > *size) {
         smart_link *more = far_scratch(op->t, 2 * (*count + node->words) * sizeof(*more));
@@ -206,29 +208,30 @@ static int list_children(smart_op *op, const smart_node *node, smart_link **list
         *list = more;
     }
     for (unsigned i = 0; i < node->words; i++) {
-        uint64_t word = smart_slots(node)[i] & ~SMART_F;
-        if (smart_word_is(word) == SMART_NONE)
+        uint64_t word = smart_slots(node)[i] & ~SMART_FROZEN_BIT;
+        if (smart_word_kind_of(word) == SMART_NONE)
             continue;
         (*list)[(*count)++] = (smart_link){smart_slot_addr(node->addr, i), word};
-        if (smart_word_is(word) == SMART_LEAF)
+        if (smart_word_kind_of(word) == SMART_LEAF)
             break;
     }
     return 0;
 }
 
 
-static bool any_frozen(const smart_node *node) {
+static bool has_frozen_word(const smart_node *node) {
     for (unsigned i = 0; i < node->words; i++)
-        if (smart_slots(node)[i] & SMART_F)
+        if (smart_slots(node)[i] & SMART_FROZEN_BIT)
             return true;
     return false;
 }
 
 
-/* The key of any leaf below tells the whole prefix of a node: keys never change, dead leaves will do. Nodes in which
- * nothing is left are passed over. {NULL, 0}: there is no leaf; then *stuck names a node that can be replaced, because
- * it is empty or frozen. */
-static int any_key(smart_op *op, smart_link link, far_bytes *key, smart_link *stuck) {
+/* Finds the key of any leaf below the link. The key begins with the whole prefix of the node at the link; keys never
+ * change, so a DEAD leaf can be used as well. The search visits all nodes of the subtree until it finds a leaf. If
+ * there is no leaf, *key is {NULL, 0}, and *stuck is the link of the first node that was found empty or frozen, which
+ * can be replaced. */
+static int find_key_below(smart_op *op, smart_link link, far_bytes *key, smart_link *stuck) {
     smart_link *list = NULL;
     unsigned count = 0, size = 0;
     *key = (far_bytes){NULL, 0};
@@ -239,19 +242,17 @@ static int any_key(smart_op *op, smart_link link, far_bytes *key, smart_link *st
         unsigned before = count;
         if (err < 0 || (err = list_children(op, &node, &list, &count, &size)) < 0)
             return err;
-        if (!stuck->slot && (count == before || any_frozen(&node)))
+        if (!stuck->slot && (count == before || has_frozen_word(&node)))
             *stuck = link;
         if (count == 0)
             return 0;
         link = list[--count];
-        if (smart_word_is(link.word) == SMART_LEAF)
-            return key_of_leaf(op, link.word, key);
+        if (smart_word_kind_of(link.word) == SMART_LEAF)
+            return read_leaf_key(op, link.word, key);
     }
 }
 
 
-/* How many bytes the key shares with the prefix of a child that is known to be another one (they agree in the first
- * `from`), and the child's partial key there. NO_LEAF: *stuck is a node there that is to be replaced first. */
 int smart_common_prefix(smart_op *op, unsigned from, smart_link link, const smart_node *child, unsigned *common,
                         unsigned *part, smart_link *stuck) {
     const uint8_t *key = op->key.data;
@@ -260,18 +261,18 @@ int smart_common_prefix(smart_op *op, unsigned from, smart_link link, const smar
         while (d < depth && d < op->key.length && smart_info_byte(child->info, d) == key[d])
             d++;
         if (d == depth)
-            return smart_broken(op->index, child->addr, "node");
+            return smart_fail_corrupt(op->index, child->addr, "node");
         *part = smart_info_byte(child->info, d);
     } else {
         far_bytes below;
-        int err = any_key(op, link, &below, stuck);
+        int err = find_key_below(op, link, &below, stuck);
         if (err < 0 || !below.data)
             return err < 0 ? err : SMART_NO_LEAF;
         const uint8_t *other = below.data;
         while (d < depth && d < op->key.length && d < below.length && other[d] == key[d])
             d++;
         if (d == depth || d >= below.length)
-            return smart_broken(op->index, child->addr, "node");
+            return smart_fail_corrupt(op->index, child->addr, "node");
         *part = other[d];
     }
     *common = d;

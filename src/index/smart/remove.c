@@ -1,6 +1,10 @@
-/* Deleting: the leaf becomes DEAD by one CAS, that is all. The slot, and nodes that are left with one child or none,
- * are tidied up afterwards, by a task of its own or whoever comes by. Where no leaf is ever replaced by another the
- * slot goes in the same batch: it cannot name anything then but the leaf that just died. */
+/* Deleting a key, and cleaning up after deletes and updates.
+ *
+ * One CAS of the leaf's ctl word from LIVE to DEAD deletes the key. The slot that names the leaf, and nodes that are
+ * left with one child or none, are cleaned up afterwards by a background task, or by any client that meets them. If no
+ * update can ever replace a leaf, because all values are words, the slot becomes a tombstone in the same batch as the
+ * CAS of the leaf, because the slot cannot name any other object than the deleted leaf. The kind calls smart_remove;
+ * find.c and write_update.c call smart_tidy_later. */
 #include "base/error.h"
 #include "base/spin.h"
 #include "index/smart/smart.h"
@@ -8,60 +12,62 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MERGES_MAX  1024 /* nodes that wait for a merge; more are merged at once */
-#define MERGE_AFTER 1000 /* round trips: one that fills up again until then is not merged */
-#define MANY        4    /* children: so many deletes at once are not expected in one node, nobody needs to look */
+#define MERGES_MAX 1024 /* largest number of entries in the merge queue; if it is full, nodes are merged at once */
+/* delay of a merge in round trips; a node that gets another child in that time is not merged */
+#define MERGE_AFTER 1000
+/* A node with more children than this is not examined after a delete, because it will hardly become empty. */
+#define MANY_CHILDREN 4
 
-typedef struct merge {
-    struct merge *next;
-    uint64_t at;
+typedef struct pending_merge {
+    struct pending_merge *next;
+    uint64_t due;
     size_t length;
     uint8_t key[];
-} merge;
+} pending_merge;
 
-struct smart_merges {
+struct smart_merge_queue {
     far_spin lock;
     unsigned count;
-    merge *first, *last;
-    smart_cache *cache; /* whose budget they take from; NULL: there is none */
+    pending_merge *first, *last;
+    smart_cache *cache; /* cache from whose budget the entries take their memory; NULL if there is no cache */
 };
 
 typedef struct tidy_arg {
     far_index *index;
-    bool merge;
+    bool merge_nodes;
     size_t length;
     uint8_t key[];
 } tidy_arg;
 
 
-smart_merges *smart_merges_new(void) {
-    return calloc(1, sizeof(smart_merges));
+smart_merge_queue *smart_merge_queue_new(void) {
+    return calloc(1, sizeof(smart_merge_queue));
 }
 
 
-void smart_merges_count_in(smart_merges *merges, smart_cache *cache) {
+void smart_merge_queue_set_budget(smart_merge_queue *merges, smart_cache *cache) {
     merges->cache = cache;
 }
 
 
-static void free_merge(smart_merges *m, merge *one) {
-    smart_cache_give_back(m->cache, sizeof(*one) + one->length);
+static void free_pending_merge(smart_merge_queue *m, pending_merge *one) {
+    smart_cache_return_budget(m->cache, sizeof(*one) + one->length);
     free(one);
 }
 
 
-void smart_merges_free(smart_merges *merges) {
+void smart_merge_queue_free(smart_merge_queue *merges) {
     while (merges && merges->first) {
-        merge *one = merges->first;
+        pending_merge *one = merges->first;
         merges->first = one->next;
-        free_merge(merges, one);
+        free_pending_merge(merges, one);
     }
     free(merges);
 }
 
 
-/* With the lock. */
-static bool append(smart_merges *m, merge *one) {
+/* Appends an entry; the caller holds the lock. Returns false if the queue is full. */
+static bool append_merge(smart_merge_queue *m, pending_merge *one) {
     if (m->count == MERGES_MAX)
         return false;
     if (m->count++)
@@ -73,32 +79,33 @@ static bool append(smart_merges *m, merge *one) {
 }
 
 
-/* False: no room; merge it now. */
-static bool merge_later(smart_op *op) {
-    smart_merges *m = op->st->merges;
-    size_t bytes = sizeof(merge) + op->key.length;
-    if (!smart_cache_lend(m->cache, bytes))
+/* Queues the owner of the key for a merge. Returns false if the queue is full, so that the caller must merge the owner
+ * now. */
+static bool queue_merge(smart_op *op) {
+    smart_merge_queue *m = op->st->merge_queue;
+    size_t bytes = sizeof(pending_merge) + op->key.length;
+    if (!smart_cache_reserve_budget(m->cache, bytes))
         return false;
-    merge *one = malloc(bytes);
+    pending_merge *one = malloc(bytes);
     if (!one) {
-        smart_cache_give_back(m->cache, bytes);
+        smart_cache_return_budget(m->cache, bytes);
         return false;
     }
-    *one = (merge){.at = far_now(op->t) + MERGE_AFTER * far_rtt(op->t), .length = op->key.length};
+    *one = (pending_merge){.due = far_now(op->t) + MERGE_AFTER * far_rtt(op->t), .length = op->key.length};
     memcpy(one->key, op->key.data, op->key.length);
     far_spin_lock(&m->lock);
-    bool room = append(m, one);
+    bool room = append_merge(m, one);
     far_spin_unlock(&m->lock);
     if (!room)
-        free_merge(m, one);
+        free_pending_merge(m, one);
     return room;
 }
 
 
-/* NULL: none is due. */
-static merge *next_merge(smart_merges *m, uint64_t now) {
+/* Takes the first entry out of the queue if it is due at the time `now`. Returns NULL if none is due. */
+static pending_merge *take_due_merge(smart_merge_queue *m, uint64_t now) {
     far_spin_lock(&m->lock);
-    merge *one = m->first && m->first->at <= now ? m->first : NULL;
+    pending_merge *one = m->first && m->first->due <= now ? m->first : NULL;
     if (one) {
         m->first = one->next;
         m->count--;
@@ -108,7 +115,9 @@ static merge *next_merge(smart_merges *m, uint64_t now) {
 }
 
 
-/* How many children the owner has left: 0, 1, or 2 for more, or one that stays below it. */
+/* Sets *live to the number of children that the owner has left: 0, 1, or 2 for more. An only child that may not take
+ * the owner's place also counts as 2. For the DIR layout a few slots are READ first, because they usually show more
+ * than one child. */
 static int count_children(smart_op *op, const smart_spot *s, unsigned *live) {
     smart_node node;
     int err;
@@ -120,93 +129,99 @@ static int count_children(smart_op *op, const smart_spot *s, unsigned *live) {
         far_read(op->t, smart_slot_addr(s->node, smart_first_neighbour(s->at)), near, sizeof(near));
         if ((err = smart_wait(op)) < 0)
             return err;
-        if (smart_count_words(near, SMART_NEIGHBOURS) > 1)
+        if (smart_count_children(near, SMART_NEIGHBOURS) > 1)
             return 0;
     }
     unsigned type = smart_read_type_for(smart_layout_slots(s->layout), s->layout, op->st->node_types);
     if ((err = smart_read_node(op, smart_word(s->node, 0, SMART_NODE, type), true, &node)) < 0)
         return err;
-    unsigned count = smart_live_children(&node);
+    unsigned count = smart_node_children(&node);
     *live = count == 0 || smart_can_merge(op->st, &node) ? count : 2;
     return 0;
 }
 
 
-static int tidy(far_task *t, far_index *index, far_bytes key, bool merge, bool eager) {
+static int tidy_slot_and_nodes(far_task *t, far_index *index, far_bytes key, bool merge_nodes, bool eager) {
     smart_op op;
     smart_spot *s = far_scratch(t, sizeof(*s));
     if (!s)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
-    int err = smart_begin(&op, t, index, key);
-    op.owner = true;
+    int err = smart_op_begin(&op, t, index, key);
+    op.needs_owner = true;
     while (err >= 0) {
         unsigned live;
         far_scratch_mark here = far_scratch_here(t);
-        if ((err = smart_find(&op, true, s)) < 0 || (err = smart_fix_slot(&op, s)) < 0 || !merge)
+        if ((err = smart_find(&op, true, s)) < 0 || (err = smart_unlink_old_leaves(&op, s)) < 0 || !merge_nodes)
             break;
         if ((err = count_children(&op, s, &live)) < 0 || live > 1)
             break;
-        if (live == 1 && !eager && merge_later(&op))
+        if (live == 1 && !eager && queue_merge(&op))
             break;
-        if (s->up) {
+        if (s->parent_slot) {
             far_point(t, "smart:merge");
-            if ((err = smart_replace(&op, s->up, s->up_word, s->layout, NULL, NULL)) < 0)
+            if ((err = smart_replace(&op, s->parent_slot, s->parent_word, s->layout, NULL, NULL)) < 0)
                 break;
         }
-        op.uncached = true; /* the way down to the owner is needed */
+        /* The next search begins at the root, because only that search finds the parent slot of the owner. */
+        op.bypass_cache = true;
         far_scratch_back(t, here);
     }
     return err < 0 ? err : 0;
 }
 
 
-static void tidy_task(far_task *t, void *arg) {
+static void run_tidy_task(far_task *t, void *arg) {
     const tidy_arg *a = arg;
-    tidy(t, a->index, (far_bytes){a->key, a->length}, a->merge, smart_state_of(a->index)->eager);
+    tidy_slot_and_nodes(t, a->index, (far_bytes){a->key, a->length}, a->merge_nodes,
+                        smart_state_of(a->index)->merge_eagerly);
     far_index_unuse(a->index);
 }
 
 
-/* What goes wrong here is found again by the next who comes by, and by a walk. */
-void smart_tidy_later(smart_op *op, bool merge) {
+/* Starts the background task. Its errors need no handling, because other clients that meet the same slot or node, and
+ * every walk, do the same work. */
+void smart_tidy_later(smart_op *op, bool merge_nodes) {
     size_t bytes = sizeof(tidy_arg) + op->key.length;
-    if (far_task_is_unattended(op->t)) { /* nobody drives a task that is left behind */
-        tidy(op->t, op->index, op->key, merge, op->st->eager);
+    if (far_task_is_unattended(op->t)) { /* no thread would run a background task, so do the work now */
+        tidy_slot_and_nodes(op->t, op->index, op->key, merge_nodes, op->st->merge_eagerly);
         return;
     }
     tidy_arg *arg = far_scratch(op->t, bytes);
     if (!arg)
         return;
-    *arg = (tidy_arg){op->index, merge, op->key.length};
+    *arg = (tidy_arg){op->index, merge_nodes, op->key.length};
     memcpy(arg->key, op->key.data, op->key.length);
-    if (far_spawn(op->t, tidy_task, arg, bytes))
+    if (far_spawn(op->t, run_tidy_task, arg, bytes))
         far_index_use(op->index);
 }
 
 
-int smart_merge_some(far_task *t, far_index *index) {
+int smart_run_due_merge(far_task *t, far_index *index) {
     smart_state *st = smart_state_of(index);
-    merge *one = next_merge(st->merges, far_now(t));
+    pending_merge *one = take_due_merge(st->merge_queue, far_now(t));
     if (!one)
         return 0;
-    int err = tidy(t, index, (far_bytes){one->key, one->length}, true, true);
-    free_merge(st->merges, one);
+    int err = tidy_slot_and_nodes(t, index, (far_bytes){one->key, one->length}, true, true);
+    free_pending_merge(st->merge_queue, one);
     return err < 0 ? err : 1;
 }
 
 
-/* The slot, in one batch with the CAS of the leaf: atomics to one memory node keep their order. */
+/* Adds the CAS that makes the slot a tombstone to the batch with the CAS of the leaf. Atomics to one memory node keep
+ * their order, so the leaf is DEAD before the slot changes. Returns false if this is not possible, for example because
+ * slot and leaf are on different memory nodes. */
 static bool put_tombstone(smart_op *op, const smart_spot *s, uint64_t *seen) {
     *seen = ~s->word;
-    if (!op->st->fixed || !s->proven || s->chain || far_addr_node(s->slot) != far_addr_node(s->leaf.addr))
+    if (!op->st->never_replaces || !s->proven || s->chain || far_addr_node(s->slot) != far_addr_node(s->leaf.addr))
         return false;
     far_cas(op->t, s->slot, s->word, smart_tombstone(smart_word_part(s->word)), seen);
     return true;
 }
 
 
-/* LOST: somebody else deleted it, or it was replaced: look again. */
-static int remove_at(smart_op *op, const smart_spot *s) {
+/* Deletes the leaf in the spot. Returns SMART_LOST if another client deleted or replaced it first, so that the caller
+ * searches again. */
+static int remove_leaf(smart_op *op, const smart_spot *s) {
     uint64_t live = smart_ctl_with_state(s->leaf.ctl, SMART_LIVE), seen, slot_seen;
     far_point(op->t, "smart:remove");
     if (s->leaf.ctl != live)
@@ -217,15 +232,15 @@ static int remove_at(smart_op *op, const smart_spot *s) {
     if (err < 0)
         return err;
     far_point(op->t, "smart:removed");
-    if (whole && slot_seen == s->word) { /* dead by this CAS, or an earlier one */
+    if (whole && slot_seen == s->word) { /* the leaf was deleted by the CAS of this operation or by an earlier one */
         smart_retire_leaf(op, s->leaf.addr, s->leaf.class);
         if (op->st->cache)
-            smart_cache_word(op->st->cache, op->key, s->node, s->depth, s->layout,
-                             smart_tombstone(smart_word_part(s->word)));
+            smart_cache_store_word(op->st->cache, op->key, s->node, s->depth, s->layout,
+                                   smart_tombstone(smart_word_part(s->word)));
     }
     if (seen != live)
         return SMART_LOST;
-    if (!whole || slot_seen != s->word || s->children <= MANY)
+    if (!whole || slot_seen != s->word || s->children <= MANY_CHILDREN)
         smart_tidy_later(op, true);
     return SMART_DONE;
 }
@@ -236,19 +251,19 @@ int smart_remove(far_task *t, far_index *index, far_bytes key) {
     smart_spot *s = far_scratch(t, sizeof(*s));
     if (!s)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
-    int err = smart_begin(&op, t, index, key);
-    op.owner = op.pair = smart_state_of(index)->fixed;
-    op.only_present = true;
+    int err = smart_op_begin(&op, t, index, key);
+    op.needs_owner = op.pairs_leaf = smart_state_of(index)->never_replaces;
+    op.never_inserts = true;
     for (unsigned attempt = 0; err >= 0; attempt++) {
         far_scratch_mark here = far_scratch_here(t);
         if ((err = smart_find_leaf(&op, s)) < 0)
             return err;
         if (s->outcome != SMART_HIT) {
-            if (s->outcome == SMART_GONE)
+            if (s->outcome == SMART_DEAD_LEAF)
                 smart_tidy_later(&op, true);
             return FAR_ERR_NOT_FOUND;
         }
-        if ((err = remove_at(&op, s)) != SMART_LOST)
+        if ((err = remove_leaf(&op, s)) != SMART_LOST)
             return err < 0 ? err : 0;
         far_count_retry(t);
         far_scratch_back(t, here);

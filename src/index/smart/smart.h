@@ -1,8 +1,28 @@
-/* SMART: what its files share. */
+/* SMART: the declarations that the files of this folder share. layout.h defines the bytes in far memory; README.md
+ * teaches the protocol. These words have one meaning in all files of the folder:
+ *
+ * - The owner of a key is the deepest node with a prefix that is also a prefix of the key, or the root. The owner's
+ *   slot for the key's next byte decides whether the key is present.
+ * - An object is proven when its address came from an unfrozen slot word that this operation READ from a proven or
+ *   accepted node. The root is proven.
+ * - A node at an address from the cache is accepted when its header, READ in this operation, is LIVE and has the prefix
+ *   hash of the key.
+ * - A leaf at an address from the cache certifies itself when it is LIVE, has the key, and its checksum over address,
+ *   incarnation and key is correct. A get may return such a leaf. The result "absent", and every CAS or WRITE, needs a
+ *   proven or accepted owner.
+ * - Cached information is stale when it no longer agrees with far memory.
+ * - An incarnation is one use of a piece of memory, from allocation to reuse. Memory that had an earlier incarnation is
+ *   recycled. An object in recycled memory starts PENDING and becomes LIVE after it is linked.
+ * - A leaf that an update replaced points to its successor. The leaf in a slot and its successors form a chain, and
+ *   only its last leaf has the current value.
+ * - A frozen word never changes again, because its node is being replaced (restructure.c).
+ *
+ * Functions named `put_..` add verbs to the open batch of the task (task/task.h). Functions named `take_..` interpret
+ * what those verbs READ, after smart_wait. */
 #ifndef FAR_INDEX_SMART_SMART_H
 #define FAR_INDEX_SMART_SMART_H
 
-#include "index/rdwc.h"
+#include "index/common/rdwc.h"
 #include "index/smart/layout.h"
 
 #include <stdatomic.h>
@@ -18,10 +38,10 @@ enum {
     SMART_OPTION_PLACE,
     SMART_OPTION_MERGE,
     SMART_OPTION_REAR_LOCK,
-    SMART_OPTION_LOCKFREE,
-    SMART_OPTION_PATHS,
+    SMART_OPTION_LOCKFREE_NODES,
+    SMART_OPTION_PATH_COMPRESSION,
     SMART_OPTION_WALK_SLICE,
-    SMART_OPTION_BATCH,
+    SMART_OPTION_SCAN_BATCH,
     SMART_OPTION_PATIENCE,
 };
 
@@ -29,131 +49,184 @@ enum { SMART_UPDATE_WORD, SMART_UPDATE_LOCK, SMART_UPDATE_RCU };
 enum { SMART_EVICT_CLOCK, SMART_EVICT_FIFO };
 enum { SMART_MERGE_DELAYED, SMART_MERGE_EAGER };
 
-#define SMART_NEIGHBOURS 8   /* slots of a DIR node that are READ with one, to see whether the node is empty */
-#define SMART_BATCH_MAX  128 /* leaves of one batch of a scan */
-#define SMART_CHAIN_MAX  16  /* replaced leaves of one slot that are cut out at once */
-#define SMART_CROWD      3   /* times that an insert loses the frontier of a list: so many insert there */
+/* Number of slots of a DIR node that are READ together with the wanted one, to find out whether the node is nearly
+ * empty */
+#define SMART_NEIGHBOURS 8
+/* largest value of the option scan_batch, the number of leaves in one batch of READs */
+#define SMART_SCAN_BATCH_MAX 128
+#define SMART_CHAIN_MAX      16 /* number of leaves at the beginning of a chain that one CAS of the slot can unlink */
+/* An insert that has lost the CAS of a list's frontier this often has the list replaced by a DIR node at once. */
+#define SMART_CONTENTION_LIMIT 3
 
 typedef struct smart_cache smart_cache;
-typedef struct smart_merges smart_merges;
-typedef struct smart_records smart_records;
+typedef struct smart_merge_queue smart_merge_queue;
+typedef struct smart_redo_pool smart_redo_pool;
 
-typedef struct smart_state { /* of an open index */
-    unsigned stripes;
-    bool paper, spread; /* layout=paper; place=spread */
-    unsigned update, in_place, node_types;
-    bool eager, rear_lock, node_locks, paths; /* paths: path_compression */
-    bool fixed;                               /* no leaf is ever replaced by another: all values fit where they are */
-    bool prints;     /* all leaves have one size: their words carry a fingerprint of the key instead of the class */
-    unsigned class_; /* that size */
-    atomic_uint blind, blind_left; /* scans that go without what the cache expects; how many are left (foresee.c) */
-    atomic_uint misses;            /* gets of late that ended at another key's leaf, less those that found theirs */
-    unsigned walk_slice, batch;    /* leaves under one pin; leaves of one batch of a scan */
-    unsigned patience; /* attempts: an operation that waits for others looks for its way again then, under a new pin */
-    uint64_t hash_base, chk_seed, tag;
-    smart_cache *cache;     /* NULL: none */
-    smart_merges *merges;   /* nodes that may be merged later */
-    smart_records *records; /* redo records of the sessions */
-    far_addr stripe[FAR_NODES_MAX];
+/* Local state of an open index in one handle. kind.c sets all of it when it opens the index. */
+typedef struct smart_state {
+    /* Options, and properties that follow from them */
+    bool paper_layout;     /* every node is a preallocated NODE_256 (layout=paper) */
+    bool spread_nodes;     /* nodes are spread over the memory nodes by their prefix hash (place=spread) */
+    unsigned update;       /* how values are updated: one of the constants SMART_UPDATE_.. */
+    unsigned in_place;     /* longest value, in bytes, that is updated in place */
+    unsigned node_types;   /* number of different READ sizes for list nodes */
+    bool merge_eagerly;    /* if a node is left with one child, the node is merged at once (merge=eager) */
+    bool rear_lock;        /* the WRITE of a leaf's content also releases its lock */
+    bool node_locks;       /* inserts lock the owner (lockfree_nodes=off, baseline.c) */
+    bool path_compression; /* bytes in which no two keys differ have no node (option path_compression) */
+    bool never_replaces;   /* no update replaces a leaf, because all values are words, which one WRITE updates */
+    /* slot words contain a fingerprint of the key instead of the size class, because all leaves have one size */
+    bool has_fingerprints;
+    unsigned leaf_class;       /* the size class of all leaves, if has_fingerprints */
+    unsigned walk_slice;       /* number of leaves that a walk or check visits under one pin */
+    unsigned scan_batch;       /* number of leaves that a scan READs in one batch */
+    unsigned attempts_per_pin; /* option patience: failed attempts after which a waiting operation renews its pin */
+
+    /* Counters that all threads change without synchronization. A lost update only delays an adaptation. */
+    atomic_uint readahead_skips;      /* number of scans that skip read-ahead after the last wasteful one */
+    atomic_uint readahead_skips_left; /* number of scans that must still skip read-ahead (scan_readahead.c) */
+    atomic_uint recent_misses; /* recent gets that ended at another key's leaf, minus gets that found their key */
+
+    /* Location and secrets of the index */
+    unsigned stripes;               /* number of stripes of the root, one per memory node */
+    far_addr stripe[FAR_NODES_MAX]; /* address of each stripe */
+    uint64_t hash_base;             /* base of the prefix hashes */
+    uint64_t chk_seed;              /* seed of leaf checksums and fingerprints */
+    uint64_t tag;                   /* 39 bits that the ctl word of every node of this index contains */
+
+    smart_cache *cache;             /* cache of internal nodes; NULL: the index has none */
+    smart_merge_queue *merge_queue; /* nodes with one child, to be merged after a delay (remove.c) */
+    smart_redo_pool *redo_pool; /* redo records of the sessions that no task uses at the moment (write_in_place.c) */
 } smart_state;
 
-/* What an operation works with. */
-#define SMART_FEW 16u /* bytes of keys whose hashes need no memory of their own */
+/* For keys up to this length, in bytes, smart_op contains the memory for the prefix hashes; longer keys need scratch
+ * memory. */
+#define SMART_SHORT_KEY 16u
 
+/* One operation on a key: its inputs, the facts that it found out on the way, and flags by which the caller of
+ * smart_find states what it needs. smart_op_begin initializes it. */
 typedef struct smart_op {
     far_task *t;
     far_index *index;
     smart_state *st;
     far_bytes key;
-    uint64_t *hash; /* of the first 1 .. key.length bytes, as far as they were asked for; [0]: how many those are */
-    far_bytes other_key;
-    /* What follows is zero at first (smart_op_set). */
-    uint64_t other;      /* word of a leaf of another key that was seen LIVE on the way: it need not be READ again */
-    uint32_t mark;       /* of the last batch that was waited for */
-    bool recycled;       /* what the cache named lies in memory that had an earlier life */
-    bool passes;         /* the key is only where a pass begins */
-    bool owner;          /* a hit is not enough: its slot is wanted */
-    bool pair;           /* ... and the leaf that the cache knows is READ in one batch with it */
-    bool absent;         /* the key is expected to be absent: the leaf that the cache knows is another's */
-    bool only_present;   /* to an absent key nothing is done: what is in its place does not matter */
-    bool uncached;       /* the cache is not to be asked */
-    bool frozen_too;     /* frozen words are read like others: no slot is changed, and there is no memory to help */
-    far_addr below_node; /* the owner at depth `below`: if it is still there it is READ as a whole */
-    unsigned below;      /* the slot that names the owner, at this depth, is wanted too; 0: not */
-    unsigned below_layout;
-    bool below_recycled; /* `below_node` lies in memory that had an earlier life, as the cache knows */
-    unsigned lost;       /* times that another took the frontier of a list first */
-    /* What follows is not set. */
-    uint64_t few[SMART_FEW + 1];
+    uint64_t *hash; /* hash[d] is the hash of the first d bytes of the key, for 1 <= d <= hash[0]; filled on demand */
+    far_bytes other_leaf_key; /* the key of the leaf that other_leaf_word names */
+
+    /* smart_op_init sets the fields from here to short_hashes to zero. */
+    uint64_t
+        other_leaf_word; /* slot word of another key's leaf that this operation saw LIVE; it need not be READ again */
+    uint32_t mark;       /* RDWC number of the batch that was posted last (index/common/rdwc.h) */
+    bool found_recycled; /* true if an object that the cache named is in recycled memory */
+    /* Frozen words are used like other words, because the operation changes no slot, and has no memory to complete the
+     * replacement of a node. */
+    bool accept_frozen;
+
+    /* What the caller of smart_find needs. */
+    bool is_traversal;   /* the key is only the start of a traversal (traversal.h) */
+    bool needs_owner;    /* the result must be proven, also for a hit, because the caller will change the slot */
+    bool pairs_leaf;     /* READ the leaf that the cache names in one batch with its owner */
+    bool expects_absent; /* the key is probably absent, so the leaf that the cache names probably has another key */
+    /* the caller changes nothing if the key is absent, so the search need not READ the object in the key's slot */
+    bool never_inserts;
+    bool bypass_cache; /* do not use the cache */
+
+    /* The target is an owner that the caller will replace. Then smart_find also finds the slot that names the target,
+     * and READs the target as a whole. */
+    far_addr target;
+    unsigned target_depth; /* number of bytes of the target's prefix; 0: there is no target */
+    unsigned target_layout;
+    bool target_recycled; /* true if the target is in recycled memory, according to the cache */
+
+    unsigned lost_frontiers; /* how often another client took the frontier of a list before this operation */
+
+    /* Memory that is not initialized. */
+    uint64_t short_hashes[SMART_SHORT_KEY + 1]; /* memory for `hash` if the key is short */
 } smart_op;
 
-/* A node as it was READ. */
+/* An internal node as it was READ. ctl, fp and info are the words of its header (layout.h). */
 typedef struct smart_node {
     far_addr addr;
     uint64_t ctl, fp, info;
-    unsigned depth, layout;
-    unsigned words;  /* slots that were READ */
-    uint64_t *image; /* header and slots; room for the whole node once `whole` asked for it */
+    unsigned depth;  /* length of the node's prefix in bytes */
+    unsigned layout; /* layout of the node, a smart_layout */
+    unsigned words;  /* number of slots that were READ */
+    uint64_t *image; /* scratch memory with the header and the slots that were READ */
 } smart_node;
 
-/* A leaf as it was READ. key and value point into the image; checked. */
+/* A leaf as it was READ. smart_take_leaf checks the lengths and makes key and value point into the image. */
 typedef struct smart_leaf {
     far_addr addr;
     uint64_t ctl;
-    unsigned kind, class;
-    uint8_t *image;
+    unsigned kind, class; /* a smart_kind; the size class of the leaf */
+    uint8_t *image;       /* scratch memory with all bytes of the class */
     far_bytes key, value;
     uint64_t meta;
 } smart_leaf;
 
-typedef struct smart_old { /* a leaf that is to be retired */
+/* A leaf that was unlinked from the tree and must be retired. */
+typedef struct smart_old_leaf {
     far_addr addr;
-    unsigned class;
-} smart_old;
+    unsigned class; /* size class of the leaf */
+} smart_old_leaf;
 
-typedef struct smart_link { /* a slot and its word, which names something */
+/* The address of a slot, and the word that was READ from it */
+typedef struct smart_link {
     far_addr slot;
     uint64_t word;
 } smart_link;
 
+/* The result of smart_find for the key. */
 typedef enum smart_outcome {
-    SMART_HIT,        /* leaf is there, LIVE or PENDING */
-    SMART_EMPTY,      /* the slot is unbound or a tombstone */
-    SMART_GONE,       /* the slot names a DEAD leaf */
-    SMART_OTHER_LEAF, /* ... a leaf of another key */
-    SMART_OTHER_NODE, /* ... a node with another prefix */
+    SMART_HIT,        /* a leaf with the key, LIVE or PENDING */
+    SMART_EMPTY,      /* the key is absent, because its slot is unbound or a tombstone */
+    SMART_DEAD_LEAF,  /* the key is absent, because its slot names a DEAD leaf, or a chain that ends with one */
+    SMART_OTHER_LEAF, /* the key is absent, because its slot names a leaf with another key */
+    SMART_OTHER_NODE, /* the key is absent, because its slot names a node with a prefix that is no prefix of the key */
 } smart_outcome;
 
-/* Where the search for a key ended. */
+/* The place where the search for a key ended. Unless `proven` is set, only outcome, leaf and mark are valid. */
 typedef struct smart_spot {
     smart_outcome outcome;
-    bool proven;   /* false: a HIT that certified itself, found through the cache: nothing below but leaf is known */
-    far_addr node; /* the owner, 0: the root */
-    unsigned depth, layout; /* SMART_LAYOUTS: the owner is not known, the slot came from a pass */
-    unsigned children;      /* of the owner, as far as it was READ; a list */
-    far_addr slot;          /* its word for the key; a full list: 0 */
-    unsigned at;            /* number of that slot */
-    uint64_t word;
-    far_addr up; /* the slot that names the owner; 0: not known (it came from the cache), or the owner is the root */
-    uint64_t up_word;
-    smart_node owner; /* as it was READ, when all of it was asked for (smart_op.below_node); else words 0 */
-    smart_node child; /* SMART_OTHER_NODE */
-    smart_leaf leaf;  /* the last of its chain */
-    uint32_t mark;    /* of the batch with the word or leaf that decides */
-    unsigned chain;   /* leaves before it, first in the slot */
-    smart_old old[SMART_CHAIN_MAX]; /* those; last: the others are not cleared */
+    bool proven;   /* false: a HIT on a leaf that certified itself; the search did not read the owner */
+    uint32_t mark; /* RDWC number of the batch that READ the word or leaf on which the outcome rests */
+
+    /* The owner and its slot for the key. */
+    far_addr node;          /* address of the owner; 0: the root */
+    unsigned depth;         /* length of the owner's prefix in bytes */
+    unsigned layout;        /* layout of the owner; SMART_LAYOUTS: unknown, because a traversal found the slot */
+    unsigned children;      /* number of children among the owner's slots that were READ */
+    far_addr slot;          /* address of the slot for the key; 0: the owner is a full list without such a slot */
+    unsigned at;            /* index of the key's slot in the owner */
+    uint64_t word;          /* the word that was READ from the key's slot */
+    smart_node owner_image; /* the owner as a whole, if it was the target of the operation; otherwise `words` is 0 */
+
+    /* The slot that names the owner, in the node above the owner. */
+    /* address of the slot that names the owner; 0: unknown, because the search began at the owner, or the owner is the
+     * root */
+    far_addr parent_slot;
+    uint64_t parent_word;
+
+    /* The object that the key's slot names. */
+    smart_node child; /* header of the node that the slot names, only for SMART_OTHER_NODE */
+    smart_leaf leaf;  /* the last leaf of the chain, for all outcomes with a leaf */
+    unsigned chain;   /* number of replaced leaves before `leaf` in the chain */
+    smart_old_leaf
+        /* the first of the replaced leaves in the chain; this field must be the last one, because smart_spot_clear
+         * skips it */
+        old_leaves[SMART_CHAIN_MAX];
 } smart_spot;
 
 
 static inline void smart_spot_clear(smart_spot *s) {
-    memset(s, 0, offsetof(smart_spot, old));
+    memset(s, 0, offsetof(smart_spot, old_leaves));
 }
 
 
-/* For a leaf that is found by itself: nothing of its owner, and no chain before it. */
-static inline void smart_spot_unknown(smart_spot *s) {
+/* Prepares the spot for a leaf that is found without its owner, so it has no slot and no chain. */
+static inline void smart_spot_set_unproven(smart_spot *s) {
     s->proven = false;
-    s->node = s->slot = s->up = 0;
+    s->node = s->slot = s->parent_slot = 0;
     s->word = 0;
     s->chain = 0;
 }
@@ -164,39 +237,44 @@ static inline smart_state *smart_state_of(const far_index *index) {
 }
 
 
-/* Without a key. */
-static inline void smart_op_set(smart_op *op, far_task *t, far_index *index) {
+/* Initializes an operation that has no key. smart_op_begin also sets the key. */
+static inline void smart_op_init(smart_op *op, far_task *t, far_index *index) {
     op->t = t;
     op->index = index;
     op->st = smart_state_of(index);
-    memset((char *)op + offsetof(smart_op, other), 0, offsetof(smart_op, few) - offsetof(smart_op, other));
+    memset((char *)op + offsetof(smart_op, other_leaf_word), 0,
+           offsetof(smart_op, short_hashes) - offsetof(smart_op, other_leaf_word));
 }
 
 
-/* An operation that waits asks now and then whether the other one lives. */
-static inline unsigned smart_ask_every(const smart_state *st) {
-    return (st->patience + 2) / 3;
+/* Returns the number of attempts after which an operation that waits for another client checks whether that client is
+ * still alive. */
+static inline unsigned smart_liveness_check_interval(const smart_state *st) {
+    return (st->attempts_per_pin + 2) / 3;
 }
 
 
-static inline bool smart_is_time_to_ask(const smart_state *st, unsigned attempt) {
-    return attempt % smart_ask_every(st) == smart_ask_every(st) - 1;
+static inline bool smart_liveness_check_is_due(const smart_state *st, unsigned attempt) {
+    return attempt % smart_liveness_check_interval(st) == smart_liveness_check_interval(st) - 1;
 }
 
 
+/* Returns the size class of the leaf that the word names. */
 static inline unsigned smart_leaf_class(const smart_state *st, uint64_t word) {
-    return st->prints ? st->class_ : smart_word_hint(word);
+    return st->has_fingerprints ? st->leaf_class : smart_word_hint(word);
 }
 
 
-/* The word, to READ a node of this layout as a whole. */
-static inline uint64_t smart_word_for_all(uint64_t word, unsigned layout) {
+/* Returns the word with a size hint that makes smart_put_read_node READ all slots of a node with this layout. */
+static inline uint64_t smart_word_for_whole_node(uint64_t word, unsigned layout) {
     return layout >= SMART_DIR ? word
                                : smart_word_with_read_type(
                                      word, smart_read_type_for(smart_layout_slots(layout), layout, SMART_READ_TYPES));
 }
 
 
+/* Returns the hash of the first `depth` bytes of the key. Hashes that are not known yet are computed and stored in the
+ * operation. */
 static inline uint64_t smart_prefix_hash(const smart_op *op, unsigned depth) {
     uint64_t *hash = op->hash, known = hash[0], last = known ? hash[known] : 0;
     for (; known < depth; hash[++known] = last)
@@ -216,25 +294,29 @@ static inline far_addr smart_slot_addr(far_addr node, unsigned at) {
 }
 
 
+/* Returns the address of the root's slot for keys that begin with `byte`. */
 static inline far_addr smart_root_slot(const smart_state *st, unsigned byte) {
     return st->stripe[byte % st->stripes] + 8ull * (byte / st->stripes);
 }
 
 
+/* Returns the index of the first of the SMART_NEIGHBOURS slots of a DIR node that are READ together with slot `at`. */
 static inline unsigned smart_first_neighbour(unsigned at) {
     return at < SMART_PARTS - SMART_NEIGHBOURS ? at : SMART_PARTS - SMART_NEIGHBOURS;
 }
 
 
-static inline unsigned smart_count_words(const uint64_t *words, unsigned count) {
+/* Returns the number of words that name a child. */
+static inline unsigned smart_count_children(const uint64_t *words, unsigned count) {
     unsigned live = 0;
     for (unsigned i = 0; i < count; i++)
-        live += smart_word_is(words[i]) != SMART_NONE;
+        live += smart_word_kind_of(words[i]) != SMART_NONE;
     return live;
 }
 
 
-#define SMART_NODE_LOCKS 64u /* behind the slots of each stripe */
+/* number of lock words for lockfree_nodes=off, stored after the slots of each stripe (baseline.c) */
+#define SMART_NODE_LOCKS 64u
 
 
 static inline uint64_t smart_stripe_slots(unsigned stripes) {
@@ -247,121 +329,191 @@ static inline uint64_t smart_stripe_bytes(unsigned stripes) {
 }
 
 
-/* Results of functions that return int: an error (less than 0), or ... */
+/* Functions that return int return an error (less than 0) or a result (0 or more). The results are: */
 
-enum {               /* ... what came of a change */
-       SMART_LOST,   /* somebody was faster, or the place has to be looked at anew: find again */
-       SMART_DONE,   /* the change took effect */
-       SMART_ONWARD, /* nobody was faster, but the way down has to be found again */
-       SMART_GREW,   /* smart_replace: done, and the copy has a leaf for the operation's key */
+/* Results of functions that change the tree. */
+enum {
+    SMART_LOST,   /* nothing changed, because another client was faster; the caller backs off and searches again */
+    SMART_DONE,   /* the change took effect */
+    SMART_RESUME, /* no race was lost, but the operation must search again before it can continue */
+    SMART_GREW,   /* smart_replace only: done, and the copy contains a leaf with the operation's key */
 };
 
-enum {                     /* ... of smart_common_prefix */
-       SMART_NO_LEAF,      /* none is below the child that could tell its prefix */
-       SMART_PREFIX_KNOWN, /* the child's prefix is known */
+/* Results of smart_common_prefix. */
+enum {
+    SMART_NO_LEAF,      /* no leaf exists below the child, so its prefix is not known */
+    SMART_PREFIX_KNOWN, /* the result is set */
 };
 
-enum { SMART_AGAIN = 1 }; /* ... of reading a leaf: the pin was renewed, find again; 0: it was READ */
+/* Result of functions that search or READ leaves, in addition to 0 (found): the search must begin again at the root. */
+enum { SMART_SEARCH_AGAIN = 1 };
 
 
-/* find.c */
-int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key);
-int smart_wait(smart_op *op);                                                     /* far_wait, marked for RDWC */
-int smart_renew_pin(smart_op *op);                                                /* the search is to begin anew */
-void smart_want_up(smart_op *op, far_addr node, unsigned depth, unsigned layout); /* the slot that names this owner */
+/* find.c: searching from the root, and gets. */
+
+/* Sets up the operation. Returns FAR_ERR_NO_MEMORY if there is no scratch memory for the prefix hashes. */
+int smart_op_begin(smart_op *op, far_task *t, far_index *index, far_bytes key);
+/* Numbers the open batch for RDWC (see index/common/rdwc.h), posts it and waits. Every batch whose READs decide the
+ * result of an operation is posted with this function. */
+int smart_wait(smart_op *op);
+/* Drops the pin and takes a new one. Objects that the operation has READ before may be reused, so the operation must
+ * search again. */
+int smart_renew_pin(smart_op *op);
+/* Makes this owner the target of the operation (see smart_op). */
+void smart_set_target(smart_op *op, far_addr node, unsigned depth, unsigned layout);
+/* Searches for the key of the operation. If `cached` is set, the search may begin at a node or leaf that the cache
+ * names. Otherwise it begins at the root, and the result is proven and has a parent slot. The search completes the
+ * replacement of frozen nodes that it meets. */
 int smart_find(smart_op *op, bool cached, smart_spot *spot);
-int smart_find_leaf(smart_op *op, smart_spot *spot); /* to read or delete: also where there is no memory to help */
-bool smart_may_mix_lives(const smart_op *op, uint64_t ctl, far_addr addr, unsigned bytes);
-bool smart_leaf_is_certain(const smart_op *op, const smart_leaf *leaf); /* LIVE, and all of it of one life */
+/* Like smart_find with the cache, for operations that only read or delete the leaf. If there is no memory to complete
+ * the replacement of a frozen node, the search uses the frozen words. */
+int smart_find_leaf(smart_op *op, smart_spot *spot);
+/* Returns whether one READ of `bytes` bytes at addr, which showed this ctl word, may have returned words of two
+ * incarnations. */
+bool smart_may_mix_incarnations(const smart_op *op, uint64_t ctl, far_addr addr, unsigned bytes);
+/* Returns whether the leaf certifies itself and its value belongs to the same incarnation as its ctl word. */
+bool smart_leaf_is_certain(const smart_op *op, const smart_leaf *leaf);
 int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out);
 int smart_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
 
-/* node.c */
-int smart_broken(const far_index *index, far_addr addr, const char *what);
-int smart_check_root(const smart_op *op, unsigned byte, uint64_t word); /* the word in the slot of the byte */
-/* Puts a READ of a node: of so many bytes as the word's hint says, or of all of it. */
+/* node.c: reading, searching and building internal nodes. */
+
+/* Returns FAR_ERR_CORRUPT with a message that names the object. */
+int smart_fail_corrupt(const far_index *index, far_addr addr, const char *what);
+/* Returns FAR_ERR_CORRUPT unless the root's slot for `byte` may contain this word. */
+int smart_check_root_slot(const smart_op *op, unsigned byte, uint64_t word);
+/* Adds a READ of the node that the word names. Its size follows from the size hint in the word; for a DIR node only the
+ * header is READ, or the whole node if `whole` is set. */
 int smart_put_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node);
-int smart_put_read_bytes(smart_op *op, far_addr addr, unsigned bytes, smart_node *node); /* from its beginning on */
-bool smart_take_node(const smart_op *op, smart_node *node);          /* after the wait; false: it is none */
-int smart_read_more(smart_op *op, smart_node *node, unsigned words); /* READs on until so many slots are there */
-/* The same in a batch: *want says what to take after the wait; as much as is there if nothing was put. */
+/* Adds a READ of the first `bytes` bytes of the node at addr. */
+int smart_put_read_bytes(smart_op *op, far_addr addr, unsigned bytes, smart_node *node);
+/* Interprets the image of the node after the wait. Returns false if the image is not that of a node of this index. */
+bool smart_take_node(const smart_op *op, smart_node *node);
+/* READs further slots of a node, until at least `words` slots were READ. At least doubles the number of slots. */
+int smart_read_more(smart_op *op, smart_node *node, unsigned words);
+/* Like smart_read_more, in two steps: this function adds the READ, and smart_take_more interprets it. *want is the
+ * argument for smart_take_more; it equals node->words if no READ was added. */
 int smart_put_read_more(smart_op *op, smart_node *node, unsigned words, unsigned *want);
 int smart_take_more(smart_op *op, smart_node *node, unsigned want);
-/* The word in the slot told too little of the node's size: it is raised, without waiting. Returns what it is then. */
+/* Raises the size hint in the slot word that names the node to the number of slots that were READ. Does not wait.
+ * Returns the word that the slot contains if the CAS succeeds. */
 uint64_t smart_raise_hint(smart_op *op, far_addr slot, uint64_t word, const smart_node *node);
-int smart_read_node(smart_op *op, uint64_t word, bool whole,
-                    smart_node *node); /* a proven one; CORRUPT if it is none */
-bool smart_has_prefix_of(const smart_op *op, const smart_node *node);
-/* The slot of a partial key in a list: found, or the first unbound one (*at == words: neither was READ). */
-bool smart_lookup(const smart_node *node, unsigned part, unsigned *at);
-unsigned smart_live_children(const smart_node *node);                /* of a node that was READ as a whole */
-bool smart_can_merge(const smart_state *st, const smart_node *node); /* its one child can take its place */
-void smart_build_node(const smart_op *op, uint64_t *image, smart_layout layout, unsigned depth, bool rec);
+/* READs the node that a proven word names, and waits. Returns FAR_ERR_CORRUPT if that memory contains no node. */
+int smart_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node);
+/* Returns whether the prefix of the node is a prefix of the operation's key. */
+bool smart_prefix_matches(const smart_op *op, const smart_node *node);
+/* Searches a list for the slot of a partial key. Returns true and sets *at to the index of that slot, or returns false
+ * and sets *at to the index of the first unbound slot. *at equals node->words if neither is among the slots that were
+ * READ. */
+bool smart_find_slot(const smart_node *node, unsigned part, unsigned *at);
+/* Returns the number of children among the slots that were READ. */
+unsigned smart_node_children(const smart_node *node);
+/* Returns whether the node, which must have been READ as a whole, has one child and that child may take the node's
+ * place. */
+bool smart_can_merge(const smart_state *st, const smart_node *node);
+/* Writes the header of a node with the first `depth` bytes of the key as prefix into the image, with empty slots. */
+void smart_build_node(const smart_op *op, uint64_t *image, smart_layout layout, unsigned depth, bool recycled);
+/* Returns the smallest layout for this number of children. */
 smart_layout smart_layout_for(const smart_state *st, unsigned children);
-unsigned smart_place(const smart_op *op, uint64_t fp, far_addr near); /* the memory node for a new node */
-void smart_flip(smart_op *op, far_addr addr, uint64_t ctl);           /* PENDING -> LIVE, not waited for */
+/* Returns the memory node on which a new node is allocated. `near` is the slot that will name the new node. */
+unsigned smart_choose_memory_node(const smart_op *op, uint64_t fp, far_addr near);
+/* Posts a CAS that makes a linked PENDING object LIVE; does not wait. */
+void smart_mark_live(smart_op *op, far_addr addr, uint64_t ctl);
+/* Finds out how many bytes the key shares with the prefix of `child`, which is no prefix of the key. The caller must
+ * know that the first `from` bytes agree. Sets *common to the number of shared bytes and *part to the child's byte at
+ * that depth. If the prefix is not in the child's header and no leaf exists below the child, the result is
+ * SMART_NO_LEAF. In that case *stuck is the link of a node in that subtree that must be replaced first, because the
+ * node is empty or frozen. */
 int smart_common_prefix(smart_op *op, unsigned from, smart_link link, const smart_node *child, unsigned *common,
                         unsigned *part, smart_link *stuck);
 
-/* leaf.c */
-unsigned smart_kind_for(const smart_state *st, size_t key_length, size_t value_length);
-/* Room for a leaf on that memory node (a wish) and its image, in scratch memory. seen_early: a stale pointer may lead
- * others to it before it is linked, so it starts PENDING also in fresh memory. */
-int smart_make_leaf(smart_op *op, unsigned kind, far_bytes value, unsigned node, bool seen_early, smart_leaf *leaf);
-void smart_free_leaf(smart_op *op, const smart_leaf *leaf);
-void smart_retire_leaf(smart_op *op, far_addr addr, unsigned class);
-uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf);
-int smart_put_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf);
-/* The same, and waits. flags: as of far_mark. */
-int smart_fetch_leaf(smart_op *op, far_addr addr, unsigned class, unsigned flags, smart_leaf *leaf);
-bool smart_leaf_is_whole(const smart_op *op, const smart_leaf *leaf); /* no update in place was seen half done */
-bool smart_take_leaf(smart_leaf *leaf, unsigned class);               /* after the wait; false: it is none */
-/* After the wait too: it is the key's, certifies itself, and lies in memory that had no earlier life. False says
- * nothing. */
-bool smart_leaf_is_hit(const smart_op *op, smart_leaf *leaf);
-/* A proven one, and the leaves that replaced it, to the last one. VI: with a checksum that holds. */
-int smart_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf, unsigned *chain,
-                    smart_old old[SMART_CHAIN_MAX]);
-uint64_t smart_leaf_word(const smart_state *st, const smart_leaf *leaf, unsigned part);
-/* The leaf that the word names has another key, as its fingerprint says. */
-bool smart_is_foreign(const smart_op *op, uint64_t word);
-unsigned smart_fingerprint(const smart_state *st, far_bytes key); /* of a whole key, for the words of leaves */
+/* leaf.c: reading and building leaves. */
 
-/* insert.c */
+/* Returns the smart_kind of a leaf for a key and a value of these lengths. */
+unsigned smart_kind_for(const smart_state *st, size_t key_length, size_t value_length);
+/* Allocates a leaf with the operation's key, preferably on the given memory node, and builds its image in scratch
+ * memory. seen_early: clients with a stale pointer may reach the leaf before it is linked, so it starts PENDING even in
+ * memory that is not recycled. */
+int smart_make_leaf(smart_op *op, unsigned kind, far_bytes value, unsigned node, bool seen_early, smart_leaf *leaf);
+void smart_free_leaf(smart_op *op, const smart_leaf *leaf);          /* frees a leaf that was never linked */
+void smart_retire_leaf(smart_op *op, far_addr addr, unsigned class); /* retires an unlinked leaf */
+/* returns the checksum that the leaf should have */
+uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf);
+/* Adds a READ of the whole leaf. */
+int smart_put_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf);
+/* READs the whole leaf and waits. flags: FAR_VERB_.. flags of the READ. */
+int smart_fetch_leaf(smart_op *op, far_addr addr, unsigned class, unsigned flags, smart_leaf *leaf);
+/* Returns whether the image shows no unfinished update in place. */
+bool smart_leaf_is_whole(const smart_op *op, const smart_leaf *leaf);
+/* Interprets the image of the leaf after the wait. Returns false if the image is not that of a leaf of this class. */
+bool smart_take_leaf(smart_leaf *leaf, unsigned class);
+/* Interprets the image of the leaf after the wait, in the common case of a get. Returns true if the leaf has the
+ * operation's key, certifies itself (its checksum fits its key, address and incarnation), and is not in recycled
+ * memory. If it returns false, the caller must use the slower functions to find out the reason. */
+bool smart_take_hit(const smart_op *op, smart_leaf *leaf);
+/* READs a proven leaf and follows its chain to the last leaf, until no half-done update is visible. *chain is the
+ * number of replaced leaves before the last one; `old` receives the first of them. */
+int smart_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf, unsigned *chain,
+                    smart_old_leaf old[SMART_CHAIN_MAX]);
+/* Returns the slot word that names the leaf. */
+uint64_t smart_leaf_word(const smart_state *st, const smart_leaf *leaf, unsigned part);
+/* Returns whether the fingerprint in the word proves that the leaf has another key than the operation's. */
+bool smart_fingerprint_differs(const smart_op *op, uint64_t word);
+/* Returns 7 bits of a hash of the whole key, which slot words of leaves contain. */
+unsigned smart_fingerprint(const smart_state *st, far_bytes key);
+
+/* write_insert.c: put, and inserting a leaf where smart_find ended. */
 int smart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
 int smart_insert_at(smart_op *op, const smart_spot *spot, far_bytes value);
 
-/* update.c */
+/* write_update.c: changing the value of a leaf. */
+
+/* Writes the value into the leaf that smart_find found. *sealed is set once the RDWC round is closed for writers (see
+ * index/common/rdwc.h); the function closes the round if it is open, and then sets *value to the value of the last
+ * writer of the round. */
 int smart_update_at(smart_op *op, smart_spot *spot, far_bytes *value, bool *sealed);
-int smart_fix_slot(smart_op *op, const smart_spot *spot); /* cuts replaced and dead leaves out of a proven slot */
+/* Changes a proven slot so that it names the last leaf of its chain, or no leaf if the last leaf is DEAD. Retires the
+ * leaves that precede the last one. */
+int smart_unlink_old_leaves(smart_op *op, const smart_spot *spot);
 
-
-/* remove.c */
+/* remove.c: deleting, and cleaning up after updates and deletes. */
 int smart_remove(far_task *t, far_index *index, far_bytes key);
-void smart_tidy_later(smart_op *op,
-                      bool merge); /* a task of its own looks after the slot of the key, and the nodes above */
-int smart_merge_some(far_task *t, far_index *index); /* the idle hook */
-smart_merges *smart_merges_new(void);
-void smart_merges_count_in(smart_merges *merges, smart_cache *cache); /* its entries take from the cache's budget */
-void smart_merges_free(smart_merges *merges);
+/* Starts a background task that unlinks old leaves from the slot of the key and, if `merge` is set, removes or merges
+ * nodes above it that are left with no child or one child. */
+void smart_tidy_later(smart_op *op, bool merge);
+/* The idle hook of the kind. Merges the nodes of one due entry of the merge queue. Returns 1 if there was a due entry.
+ */
+int smart_run_due_merge(far_task *t, far_index *index);
+smart_merge_queue *smart_merge_queue_new(void);
+/* Charges the memory of the queue's entries to the budget of this cache. */
+void smart_merge_queue_set_budget(smart_merge_queue *queue, smart_cache *cache);
+void smart_merge_queue_free(smart_merge_queue *queue);
 
-/* replace.c: freezes the node that up_word in the slot `up` names, and puts in its place what is left of it. DONE:
- * the slot was moved. layout: of the node, or SMART_LAYOUTS. seen (or NULL): the node as it was READ;
- * if that was not all of it, it is READ again. grow (or NULL): the value of the operation's key, for which the copy
- * gets a leaf; GREW: it did. */
-int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, const smart_node *seen,
+/* restructure.c: replacing a node (REPLACE). */
+
+/* Freezes the node that `parent_word` in the slot `parent_slot` names, and makes the slot name the remaining content,
+ * which is nothing, its only child, or a copy with the children. `layout` is the layout of the node, or SMART_LAYOUTS
+ * if it is not known. `seen` is the node as it was READ, or NULL; if `seen` is not the whole node, the node is READ
+ * again. `grow` is NULL, or the value of a new leaf with the operation's key that the copy should contain. Returns
+ * SMART_DONE if the slot was changed, or SMART_GREW if the copy also contains the new leaf. */
+int smart_replace(smart_op *op, far_addr parent_slot, uint64_t parent_word, unsigned layout, const smart_node *seen,
                   const far_bytes *grow);
 
-/* lock.c: the update in place of VI leaves. */
+/* write_in_place.c: updating VI leaves in place under their lock. */
 int smart_update_locked(smart_op *op, const smart_spot *spot, far_bytes value);
-int smart_redo_dead(smart_op *op, far_addr lock_at,
-                    uint64_t lock); /* finishes what a dead client began. 1: did; 0: it lives */
-int smart_walk_lock(smart_op *op, far_addr lock_at, uint64_t lock, far_walk *walk); /* the same; tells of its record */
-int smart_lock_holder(smart_op *op, uint64_t lock, uint64_t *owner); /* as the lock says; 0: it names nobody */
-smart_records *smart_records_new(const far_index *index);
-void smart_records_free(smart_records *records);
+/* If the holder of the leaf lock is a failed client, completes its update and releases the lock. Returns 1 if the
+ * caller should READ the lock again, because this client or another one took over; 0 if the holder is alive, or if the
+ * lock no longer belongs to the redo record that it named. */
+int smart_recover_lock(smart_op *op, far_addr lock_at, uint64_t lock);
+/* Like smart_recover_lock, but called by a walk. If the holder is alive, the function also reports the holder's redo
+ * record. */
+int smart_walk_lock(smart_op *op, far_addr lock_at, uint64_t lock, far_walk *walk);
+/* Sets *owner to the client that the lock word names (pool/format/owner.h), or to 0 if it names none. */
+int smart_lock_holder(smart_op *op, uint64_t lock, uint64_t *owner);
+smart_redo_pool *smart_redo_pool_new(const far_index *index);
+void smart_redo_pool_free(smart_redo_pool *pool);
 
-/* baseline.c */
+/* baseline.c: the node locks of lockfree_nodes=off. */
 far_addr smart_node_lock(const smart_op *op, const smart_spot *spot);
 int smart_lock_node(smart_op *op, far_addr lock);
 int smart_unlock_node(smart_op *op, far_addr lock);
@@ -375,33 +527,47 @@ int smart_walk(far_task *t, far_index *index, far_walk *walk);
 int smart_check(far_task *t, far_index *index, far_report *report);
 int smart_usage(far_task *t, far_index *index, far_usage *usage);
 
-/* cache.c. In a cached word the bit F says: what it names lies in recycled memory, its ctl word is to be READ first. */
-#define SMART_CACHED_REC SMART_F
+/* cache.c: the ART cache. Its words have the form of slot words, but the frozen bit, which the cache never stores, has
+ * another meaning there, namely that the object which the word names is in recycled memory, so that its ctl word must
+ * be READ first. */
+#define SMART_CACHED_RECYCLED SMART_FROZEN_BIT
 
-typedef struct smart_hint { /* what the cache knows of a key */
-    far_addr node;
-    unsigned depth;
-    uint64_t word;  /* of the node for the key; 0: not known */
-    unsigned words; /* that the cache knows of the node */
-    unsigned layout;
-    bool recycled; /* the node lies in recycled memory */
-} smart_hint;
+/* The cached information for a key: the deepest cached node on the path of the key, and that node's slot word for the
+ * key. */
+typedef struct smart_cached {
+    far_addr node;   /* address of the node; 0: the root */
+    unsigned depth;  /* length of the node's prefix in bytes */
+    uint64_t word;   /* the node's slot word for the key; 0: not cached */
+    unsigned words;  /* number of slots of the node that the cache contains */
+    unsigned layout; /* layout of the node */
+    bool recycled;   /* the node is in recycled memory */
+} smart_cached;
 
-int smart_cache_new(far_index *index, bool fifo, smart_cache **cache); /* *cache NULL: there is no budget */
+/* Creates the cache. Sets *cache to NULL if the handle's budget cannot register another cache; the index then works
+ * without a cache. */
+int smart_cache_new(far_index *index, bool fifo, smart_cache **cache);
 void smart_cache_free(smart_cache *cache);
 size_t smart_cache_bytes(far_index *index);
-/* Bytes of the cache's budget for something else of the index. No cache: there is no budget to keep. */
-bool smart_cache_lend(smart_cache *cache, size_t bytes);
-void smart_cache_give_back(smart_cache *cache, size_t bytes);
-bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below,
-                       smart_hint *hint); /* the deepest node with a depth < below */
-/* The key will be probed soon: fetches what is likely to be far from the processor, the node below the topmost one. */
+/* Takes bytes of the cache's budget for another data structure of the index. Returns false if the budget is spent, and
+ * true if `cache` is NULL. */
+bool smart_cache_reserve_budget(smart_cache *cache, size_t bytes);
+void smart_cache_return_budget(smart_cache *cache, size_t bytes);
+/* Looks up the deepest cached node with a depth less than `below` on the path of the key. Returns false if there is
+ * none. */
+bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_cached *result);
+/* Prefetches the local node below the topmost one for a key that will be probed soon, because it is probably not in the
+ * processor's cache. */
 void smart_cache_prefetch(smart_cache *cache, far_bytes key);
-void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node); /* its prefix is one of the key */
-void smart_cache_word(smart_cache *cache, far_bytes key, far_addr node, unsigned depth, unsigned layout, uint64_t word);
-void smart_cache_recycled(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
-/* The hint in the word that names the node, as it was seen last, or as it is likely to be. */
-unsigned smart_cache_hint(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
+/* Stores the slots of a node that were READ. The prefix of the node must be a prefix of the key. */
+void smart_cache_store_node(smart_cache *cache, far_bytes key, const smart_node *node);
+/* Stores one slot word of the node at that depth on the path of the key. node 0: a word of the root. */
+void smart_cache_store_word(smart_cache *cache, far_bytes key, far_addr node, unsigned depth, unsigned layout,
+                            uint64_t word);
+/* Records that the node was found in recycled memory. */
+void smart_cache_mark_recycled(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
+/* Returns the size hint that the slot word of this node is expected to contain; 0: not known. */
+unsigned smart_cache_size_hint(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
+/* Drops the content of a node that was found to be stale. With node 0, drops the word of the root. */
 void smart_cache_drop(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
 
 #endif

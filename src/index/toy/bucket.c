@@ -1,4 +1,5 @@
-/* Buckets as images in local memory: nothing here talks to the pool. */
+/* Checking, searching and rebuilding buckets as images in local memory. Nothing here accesses far memory. find.c,
+ * write.c, scan.c and check.c call these functions. */
 #include "base/error.h"
 #include "index/toy/toy.h"
 
@@ -50,7 +51,7 @@ bool toy_find(const toy_bucket *bucket, far_bytes key, far_bytes *value) {
 }
 
 
-static void append(toy_bucket *bucket, far_bytes key, far_bytes value) {
+static void append_pair(toy_bucket *bucket, far_bytes key, far_bytes value) {
     char *at = (char *)bucket + bucket->bytes;
     uint64_t bytes = toy_pair_bytes(key.length, value.length);
     toy_pair pair = {(uint32_t)key.length, (uint32_t)value.length};
@@ -79,14 +80,14 @@ int toy_rebuild(far_task *t, const toy_bucket *old, far_bytes key, const far_byt
     while (toy_next(&cursor)) {
         int order = far_bytes_compare(cursor.key, key);
         if (order >= 0 && !placed) {
-            append(bucket, key, *value);
+            append_pair(bucket, key, *value);
             placed = true;
         }
         if (order != 0)
-            append(bucket, cursor.key, cursor.value);
+            append_pair(bucket, cursor.key, cursor.value);
     }
     if (!placed)
-        append(bucket, key, *value);
+        append_pair(bucket, key, *value);
     uint32_t bytes = (uint32_t)toy_round(bucket->bytes, FAR_GRANULE);
     memset((char *)bucket + bucket->bytes, 0, bytes - bucket->bytes);
     bucket->bytes = bytes;

@@ -1,16 +1,16 @@
-/* Walk, check and usage: all three go over the table in slices, each under its own pin, so that they hold nobody back.
- */
+/* Walk, check and usage. Each visits all slots of the table in slices, and each slice has its own pin, so that a long
+ * run does not hold back the reuse of memory. */
 #include "base/error.h"
 #include "index/toy/toy.h"
-#include "pool/epoch.h"
+#include "pool/epoch/epoch.h"
 
 #define SLOTS_AT_ONCE 256
 
-/* Called for every slot, pinned. */
+/* Called for every slot, with a pin. `words` contains the slot's word, and its lock word if the index has locks. */
 typedef int (*slot_fn)(far_task *t, far_index *index, uint64_t slot, const uint64_t words[2], void *ctx);
 
 
-static int one_slice(far_task *t, far_index *index, uint64_t first, unsigned count, slot_fn each, void *ctx) {
+static int visit_slice(far_task *t, far_index *index, uint64_t first, unsigned count, slot_fn each, void *ctx) {
     const toy_state *state = toy_state_of(index);
     uint64_t words[SLOTS_AT_ONCE][2] = {{0}};
     for (unsigned i = 0; i < count; i++)
@@ -25,13 +25,13 @@ static int one_slice(far_task *t, far_index *index, uint64_t first, unsigned cou
 }
 
 
-static int each_slot(far_task *t, far_index *index, slot_fn each, void *ctx) {
+static int visit_all_slots(far_task *t, far_index *index, slot_fn each, void *ctx) {
     uint64_t slots = toy_state_of(index)->slots;
     int err = 0;
     for (uint64_t first = 0; err >= 0 && first < slots; first += SLOTS_AT_ONCE) {
         unsigned count = slots - first < SLOTS_AT_ONCE ? (unsigned)(slots - first) : SLOTS_AT_ONCE;
         if ((err = far_pin_take(t)) >= 0)
-            err = one_slice(t, index, first, count, each, ctx);
+            err = visit_slice(t, index, first, count, each, ctx);
         far_pin_drop(t);
     }
     return err < 0 ? err : 0;
@@ -53,7 +53,7 @@ int toy_walk(far_task *t, far_index *index, far_walk *walk) {
                               toy_round(sizeof(toy_root) + state->stripes * 8ull, 16));
     for (unsigned i = 0; err >= 0 && i < state->stripes; i++)
         err = far_walk_object(walk, index, TOY_TYPE_STRIPE, state->stripe[i], stripe_bytes);
-    return err < 0 ? err : each_slot(t, index, walk_slot, walk);
+    return err < 0 ? err : visit_all_slots(t, index, walk_slot, walk);
 }
 
 
@@ -62,7 +62,7 @@ static int check_slot(far_task *t, far_index *index, uint64_t slot, const uint64
     toy_image image;
     int err = toy_read_bucket(t, index, words[0], &image);
     if (err == FAR_ERR_CORRUPT) {
-        far_report_problem(report, "slot %llu: the bucket at %#llx is broken", (unsigned long long)slot,
+        far_report_problem(report, "slot %llu: the bucket at %#llx is corrupt", (unsigned long long)slot,
                            (unsigned long long)toy_word_addr(words[0]));
         return 0;
     }
@@ -70,12 +70,13 @@ static int check_slot(far_task *t, far_index *index, uint64_t slot, const uint64
     far_bytes last = {NULL, 0};
     while (err >= 0 && toy_next(&cursor)) {
         if (toy_slot_of(index, cursor.key) != slot)
-            far_report_problem(report, "slot %llu: holds a key of slot %llu", (unsigned long long)slot,
+            far_report_problem(report, "slot %llu: contains a key that belongs to slot %llu", (unsigned long long)slot,
                                (unsigned long long)toy_slot_of(index, cursor.key));
         if (far_bytes_compare(cursor.key, last) <= 0)
             far_report_problem(report, "slot %llu: its keys are not in order", (unsigned long long)slot);
         if (cursor.key.length > (size_t)index->options[FAR_OPTION_MAX_KEY])
-            far_report_problem(report, "slot %llu: a key of %zu bytes", (unsigned long long)slot, cursor.key.length);
+            far_report_problem(report, "slot %llu: a key is %zu bytes long, more than max_key allows",
+                               (unsigned long long)slot, cursor.key.length);
         last = cursor.key;
     }
     return err;
@@ -83,7 +84,7 @@ static int check_slot(far_task *t, far_index *index, uint64_t slot, const uint64
 
 
 int toy_check(far_task *t, far_index *index, far_report *report) {
-    return each_slot(t, index, check_slot, report);
+    return visit_all_slots(t, index, check_slot, report);
 }
 
 
@@ -103,5 +104,5 @@ static int count_slot(far_task *t, far_index *index, uint64_t slot, const uint64
 
 
 int toy_usage(far_task *t, far_index *index, far_usage *usage) {
-    return each_slot(t, index, count_slot, usage);
+    return visit_all_slots(t, index, count_slot, usage);
 }

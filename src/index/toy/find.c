@@ -1,4 +1,5 @@
-/* Finding: slot, then bucket. */
+/* Finding a key: READ the slot, then the bucket. The kind calls toy_get and toy_get_many; write.c, scan.c and check.c
+ * use the functions that READ slots and buckets. */
 #include "base/error.h"
 #include "index/toy/toy.h"
 
@@ -17,14 +18,14 @@ far_addr toy_slot_addr(const toy_state *state, uint64_t slot) {
 }
 
 
-static int broken_bucket(const far_index *index, uint64_t word) {
-    return far_fail(FAR_ERR_CORRUPT, "index '%s': the bucket at %#llx is broken", index->name,
+static int fail_corrupt_bucket(const far_index *index, uint64_t word) {
+    return far_fail(FAR_ERR_CORRUPT, "index '%s': the bucket at %#llx is corrupt", index->name,
                     (unsigned long long)toy_word_addr(word));
 }
 
 
-/* Puts the READs of a bucket into the batch. */
-static int put_read(far_task *t, uint64_t word, toy_image *image) {
+/* Adds the READs of a bucket to the batch; one verb moves at most FAR_VERB_BYTES_MAX bytes. */
+static int put_read_bucket(far_task *t, uint64_t word, toy_image *image) {
     uint64_t bytes = toy_word_bytes(word);
     *image = (toy_image){word, NULL};
     if (word == 0)
@@ -39,24 +40,24 @@ static int put_read(far_task *t, uint64_t word, toy_image *image) {
 }
 
 
-static int check_read(const far_index *index, const toy_image *image) {
+static int check_bucket(const far_index *index, const toy_image *image) {
     if (image->bucket && !toy_bucket_is_sound(image->bucket, toy_word_bytes(image->word)))
-        return broken_bucket(index, image->word);
+        return fail_corrupt_bucket(index, image->word);
     return 0;
 }
 
 
 int toy_read_bucket(far_task *t, far_index *index, uint64_t word, toy_image *image) {
-    int err = put_read(t, word, image);
+    int err = put_read_bucket(t, word, image);
     if (err < 0 || (err = far_wait(t)) < 0)
         return err;
-    return check_read(index, image);
+    return check_bucket(index, image);
 }
 
 
 static int read_word(far_task *t, far_index *index, uint64_t slot, uint64_t *word) {
     toy_state *state = toy_state_of(index);
-    if (state->cache) { /* TOY_STALE_CACHE: what was seen once is believed for ever */
+    if (state->cache) { /* the fault TOY_STALE_CACHE: a slot word that was READ once is used for ever */
         *word = atomic_load_explicit(&state->cache[slot], memory_order_relaxed);
         far_count_cache(t, *word != 0);
         if (*word)
@@ -97,7 +98,7 @@ int toy_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
 }
 
 
-/* All slots in one round trip, all buckets in another. */
+/* READs all slots in one round trip and all buckets in another. */
 int toy_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]) {
     const toy_state *state = toy_state_of(index);
     uint64_t *words = far_scratch(t, count * sizeof(*words));
@@ -113,7 +114,7 @@ int toy_get_many(far_task *t, far_index *index, size_t count, const far_bytes ke
     far_point(t, "toy:slot_read");
     bool any = false;
     for (size_t i = 0; i < count; i++) {
-        if ((err = put_read(t, words[i], &images[i])) < 0) {
+        if ((err = put_read_bucket(t, words[i], &images[i])) < 0) {
             far_wait(t);
             return err;
         }
@@ -124,7 +125,7 @@ int toy_get_many(far_task *t, far_index *index, size_t count, const far_bytes ke
 
     for (size_t i = 0; i < count; i++) {
         far_bytes value;
-        if ((results[i] = check_read(index, &images[i])) < 0)
+        if ((results[i] = check_bucket(index, &images[i])) < 0)
             continue;
         results[i] = toy_find(images[i].bucket, keys[i], &value) ? far_out_give(outs[i], value.data, value.length)
                                                                  : FAR_ERR_NOT_FOUND;

@@ -1,12 +1,12 @@
-/* locks=on: one writer at a time per slot. A lock names its holder, so that whoever waits can ask whether it lives: the
- * lock of a dead client is taken over. Nothing is half done under a lock (the slot changes by one WRITE), so there is
- * nothing to repair. */
+/* With the option locks=on, there is one writer at a time per slot. The lock word names its holder, so a waiting client
+ * can find out whether the holder is alive, and takes over the lock of a failed client. The slot changes by one WRITE,
+ * so nothing can be half done under a lock and nothing has to be repaired. write.c takes and releases the locks. */
 #include "index/toy/toy.h"
-#include "pool/epoch.h"
-#include "pool/owner.h"
+#include "pool/epoch/epoch.h"
+#include "pool/format/owner.h"
 
-#define ASK_EVERY 4  /* attempts between two looks at the holder */
-#define PATIENCE  16 /* attempts under one pin */
+#define ASK_EVERY 4  /* failed attempts between two checks whether the holder is alive */
+#define PATIENCE  16 /* failed attempts after which the pin is renewed */
 
 
 static far_addr lock_addr(const far_index *index, uint64_t slot) {
@@ -14,7 +14,8 @@ static far_addr lock_addr(const far_index *index, uint64_t slot) {
 }
 
 
-/* A long wait: nothing may be held back by our pin. What was read under it is forgotten. */
+/* After a long wait the pin is renewed, so that it does not hold back the reuse of memory. Everything that was read
+ * under the old pin is void then. */
 static int renew_pin(far_task *t) {
     far_pin_drop(t);
     return far_pin_take(t);
@@ -42,5 +43,5 @@ int toy_unlock_slot(far_task *t, far_index *index, uint64_t slot) {
 int toy_free_dead_lock(far_task *t, far_index *index, uint64_t slot, uint64_t lock) {
     if (toy_state_of(index)->fault == TOY_FORGOTTEN_LOCK)
         return 0;
-    return far_locks_free_dead(t, lock_addr(index, slot), &lock, 1);
+    return far_locks_release_failed(t, lock_addr(index, slot), &lock, 1);
 }

@@ -1,4 +1,5 @@
-/* Scanning: a hash table has no order, so every chunk reads all of it and sorts. It is a toy. */
+/* Scanning. A hash table has no order, so every chunk of a scan READs the whole table and sorts the pairs in its range.
+ * That is good enough for an example. */
 #include "base/error.h"
 #include "index/toy/toy.h"
 
@@ -10,10 +11,10 @@ typedef struct found_pair {
     far_bytes key, value;
 } found_pair;
 
-typedef struct found {
+typedef struct pair_list {
     found_pair *pairs;
     size_t count, size;
-} found;
+} pair_list;
 
 
 static int compare_pairs(const void *a, const void *b) {
@@ -29,7 +30,7 @@ static bool is_in_range(const far_scan_chunk *scan, far_bytes key) {
 }
 
 
-static int collect(const far_scan_chunk *scan, const toy_bucket *bucket, found *f) {
+static int collect_pairs(const far_scan_chunk *scan, const toy_bucket *bucket, pair_list *f) {
     toy_cursor cursor = {.bucket = bucket};
     while (toy_next(&cursor)) {
         if (!is_in_range(scan, cursor.key))
@@ -49,7 +50,7 @@ static int collect(const far_scan_chunk *scan, const toy_bucket *bucket, found *
 
 
 static int collect_slots(far_task *t, far_index *index, const far_scan_chunk *scan, uint64_t first, unsigned count,
-                         found *f) {
+                         pair_list *f) {
     uint64_t words[SLOTS_AT_ONCE];
     for (unsigned i = 0; i < count; i++)
         far_read(t, toy_slot_addr(toy_state_of(index), first + i), &words[i], 8);
@@ -59,7 +60,7 @@ static int collect_slots(far_task *t, far_index *index, const far_scan_chunk *sc
         if (words[i] == 0)
             continue;
         if ((err = toy_read_bucket(t, index, words[i], &image)) >= 0)
-            err = collect(scan, image.bucket, f);
+            err = collect_pairs(scan, image.bucket, f);
     }
     return err;
 }
@@ -67,7 +68,7 @@ static int collect_slots(far_task *t, far_index *index, const far_scan_chunk *sc
 
 int toy_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
     uint64_t slots = toy_state_of(index)->slots;
-    found f = {0};
+    pair_list f = {0};
     int err = 0;
     for (uint64_t first = 0; err >= 0 && first < slots; first += SLOTS_AT_ONCE)
         err = collect_slots(t, index, scan, first,

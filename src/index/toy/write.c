@@ -1,18 +1,19 @@
-/* Writing: build the new bucket, then swing the slot to it. */
+/* A write builds the new bucket and then makes the slot name it by a CAS, or by a WRITE under the slot's lock. The kind
+ * calls toy_put and toy_remove. */
 #include "base/error.h"
 #include "index/toy/toy.h"
 
 #include <string.h>
 
-typedef struct change { /* what a write wants */
+typedef struct change { /* one write operation */
     far_op_kind how;
     far_bytes key;
-    const far_bytes *value; /* NULL: remove */
+    const far_bytes *value; /* NULL to remove the key */
 } change;
 
 
-/* Whether the change applies to what is there. */
-static int decide(far_task *t, const change *c, bool present) {
+/* Returns 0 if the operation may change the map, given whether the key is present, and otherwise its result. */
+static int check_precondition(far_task *t, const change *c, bool present) {
     far_note_added(t, !present);
     if (c->how == FAR_OP_INSERT)
         return present ? FAR_ERR_EXISTS : 0;
@@ -29,10 +30,10 @@ static void put_bucket(far_task *t, far_addr addr, const toy_bucket *bucket) {
 }
 
 
-/* The node of the slot is a wish only: elsewhere the write costs one round trip more. A delete must work in a full
- * pool, and it needs memory for what remains: then the reserve helps, or an object that is larger than it must be. What
- * a delete gives back is never smaller than what it needs, so there is always something for the next one. *word: what
- * the slot will say. */
+/* Allocates the object for a new bucket and sets *word to the slot word that will name it. The slot's memory node is
+ * preferred, but another one only costs one more round trip. A delete must work in a full pool although it needs memory
+ * for the remaining pairs, so it may use the session's reserve, or an object that is larger than necessary. It retires
+ * an object that is at least as large, so the next delete finds memory too. */
 static int alloc_bucket(far_task *t, far_index *index, far_addr slot, const change *c, const toy_bucket *bucket,
                         uint64_t *word) {
     far_object object;
@@ -51,7 +52,7 @@ static int alloc_bucket(far_task *t, far_index *index, far_addr slot, const chan
 }
 
 
-/* TOY_TORN_READ: a reader may see the value half written. */
+/* The fault TOY_TORN_READ: a reader may see a half-written value. */
 static int write_in_place(far_task *t, const toy_image *image, far_bytes old, const far_bytes *value) {
     uint64_t bytes = toy_round(value->length, 8),
              offset = (uint64_t)((const char *)old.data - (const char *)image->bucket);
@@ -75,10 +76,11 @@ static void retire_old(far_task *t, far_index *index, uint64_t word) {
 }
 
 
-/* Writes the bucket (if any) and swings the slot. A WRITE takes effect before what is posted after it to the same node:
- * there both go in one batch. 1: done; 0: somebody was faster, and nothing of ours is left. */
-static int publish(far_task *t, far_index *index, far_addr slot, const change *c, uint64_t old,
-                   const toy_bucket *bucket) {
+/* Writes the bucket, if there is one, and makes the slot name it. If both are on one memory node they are in one batch,
+ * because a WRITE takes effect before the verbs that are posted after it to the same node. Returns 1 if the slot was
+ * changed, and 0 if another client changed it first; then the new bucket is freed. */
+static int publish_bucket(far_task *t, far_index *index, far_addr slot, const change *c, uint64_t old,
+                          const toy_bucket *bucket) {
     toy_fault fault = toy_state_of(index)->fault;
     uint64_t word = 0, seen = old;
     int err;
@@ -119,14 +121,14 @@ static int write_lock_free(far_task *t, far_index *index, uint64_t slot, const c
         if (err < 0)
             return err;
         bool present = toy_find(image.bucket, c->key, &old);
-        if ((err = decide(t, c, present)) < 0)
+        if ((err = check_precondition(t, c, present)) < 0)
             return err;
         if (toy_state_of(index)->fault == TOY_TORN_READ && present && c->value && c->value->length &&
             old.length == c->value->length)
             return write_in_place(t, &image, old, c->value);
         if ((err = toy_rebuild(t, image.bucket, c->key, c->value, &made)) < 0)
             return err;
-        if ((err = publish(t, index, addr, c, image.word, made)) != 0)
+        if ((err = publish_bucket(t, index, addr, c, image.word, made)) != 0)
             return err < 0 ? err : 0;
 
         far_count_retry(t);
@@ -136,7 +138,8 @@ static int write_lock_free(far_task *t, far_index *index, uint64_t slot, const c
 }
 
 
-/* Under the lock nobody else writes the slot: a WRITE does, and the unlock follows it in the same batch. */
+/* While this client holds the lock, no other client writes the slot. So the slot is changed by a WRITE, and the unlock
+ * follows in the same batch. Returns 1 if the slot was changed and unlocked, or an error. */
 static int write_locked(far_task *t, far_index *index, uint64_t slot, const change *c) {
     far_addr addr = toy_slot_addr(toy_state_of(index), slot);
     uint64_t word = 0, unlocked = 0;
@@ -144,7 +147,7 @@ static int write_locked(far_task *t, far_index *index, uint64_t slot, const chan
     toy_bucket *made;
     far_bytes old;
     int err = toy_read_slot(t, index, slot, &image);
-    if (err < 0 || (err = decide(t, c, toy_find(image.bucket, c->key, &old))) < 0)
+    if (err < 0 || (err = check_precondition(t, c, toy_find(image.bucket, c->key, &old))) < 0)
         return err;
     if ((err = toy_rebuild(t, image.bucket, c->key, c->value, &made)) < 0)
         return err;
@@ -175,7 +178,8 @@ static int write_slot(far_task *t, far_index *index, const change *c) {
         return err;
     if ((err = write_locked(t, index, slot, c)) > 0)
         return 0;
-    int unlocked = toy_unlock_slot(t, index, slot); /* nothing was changed */
+    /* an error came before the slot was changed, so the lock is still held */
+    int unlocked = toy_unlock_slot(t, index, slot);
     return unlocked < 0 ? unlocked : err;
 }
 

@@ -1,0 +1,35 @@
+/* The daemon of a memory node, `farindex serve`. It runs one epoll loop per thread, and each connection belongs to one
+ * loop. */
+#ifndef FAR_FABRIC_NODE_SERVER_H
+#define FAR_FABRIC_NODE_SERVER_H
+
+#include "fabric/net/address.h"
+#include "fabric/net/tls.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+typedef struct net_server_options {
+    net_address listen;
+    const char *memory; /* name of the memory file; NULL: private memory of the process */
+    uint64_t size;      /* size of the memory in bytes; 0: the size of the existing file */
+    net_tls_config tls;
+    bool rdma;         /* true if clients send verbs through RDMA queue pairs, which they connect at the same address */
+    bool insecure;     /* allow plain text on addresses that other hosts can reach */
+    unsigned lease_ms; /* A session is fenced when the kernel of its host has not answered for this time. */
+    unsigned threads;
+    bool chaos;
+    FILE *log; /* receives log lines; NULL: no log */
+} net_server_options;
+
+typedef struct net_server net_server;
+
+/* Opens the memory and starts to listen. An error is explained in far_last_error. */
+int net_server_open(const net_server_options *config, net_server **server);
+/* Returns the address at which the daemon listens, including the port if the kernel has chosen it. */
+const char *net_server_address(const net_server *server);
+int net_server_run(net_server *server);   /* runs until net_server_stop is called */
+void net_server_stop(net_server *server); /* may be called from any thread and from a signal handler */
+void net_server_close(net_server *server);
+
+#endif

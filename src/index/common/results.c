@@ -1,0 +1,155 @@
+/* Collecting the pairs and keys that index code finds, for the client (results.h). Index code calls far_scan_give and
+ * far_keys_give. */
+#include "index/common/results.h"
+#include "base/error.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_PAIRS 256
+#define CHUNK_BYTES (64 * 1024)
+#define FIRST_BYTES (4 * 1024)
+
+typedef struct pair_head {
+    /* Lengths of key and value in bytes. The key and the value follow, and the next pair begins at a multiple of 8. */
+    uint32_t key, value;
+} pair_head;
+
+
+/* Pairs of a scan. */
+
+void far_scan_empty(struct far_scan_buffer *buffer) {
+    buffer->used = buffer->last = buffer->pairs = 0;
+    buffer->full = buffer->past = false;
+}
+
+
+static size_t pair_bytes(size_t key, size_t value) {
+    return (sizeof(pair_head) + key + value + 7) & ~(size_t)7;
+}
+
+
+static bool grow_buffer(struct far_scan_buffer *buffer, size_t bytes) {
+    if (buffer->used + bytes <= buffer->size)
+        return true;
+    size_t size = buffer->size ? buffer->size : FIRST_BYTES;
+    while (size < buffer->used + bytes)
+        size *= 2;
+    char *data = realloc(buffer->data, size);
+    if (!data)
+        return false;
+    buffer->data = data;
+    buffer->size = size;
+    return true;
+}
+
+
+far_bytes far_scan_last_key(const struct far_scan_buffer *buffer) {
+    pair_head head;
+    assert(buffer->pairs > 0 && buffer->last < buffer->used);
+    memcpy(&head, buffer->data + buffer->last, sizeof(head));
+    return (far_bytes){buffer->data + buffer->last + sizeof(head), head.key};
+}
+
+
+static bool chunk_is_full(const struct far_scan_buffer *buffer, const far_scan_chunk *scan) {
+    return buffer->pairs == CHUNK_PAIRS || buffer->pairs >= scan->wanted;
+}
+
+
+/* Adds a pair to the chunk of the scan. Skips keys before the range, and keys that do not follow the last key given. So
+ * a kind may give whole leaves, and may give the same leaf twice. */
+int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value) {
+    struct far_scan_buffer *buffer = scan->buffer;
+    if (scan->bounded && far_bytes_compare(key, scan->to) >= 0) {
+        buffer->past = true;
+        return 1;
+    }
+    if (buffer->pairs) {
+        if (far_bytes_compare(key, far_scan_last_key(buffer)) <= 0)
+            return 0;
+    } else {
+        int order = far_bytes_compare(key, scan->from);
+        if (order < 0 || (order == 0 && scan->after))
+            return 0;
+    }
+    size_t bytes = pair_bytes(key.length, value.length);
+    if (chunk_is_full(buffer, scan) || (buffer->pairs && buffer->used + bytes > CHUNK_BYTES)) {
+        buffer->full = true;
+        return 1;
+    }
+    if (!grow_buffer(buffer, bytes))
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the pairs of a scan");
+    pair_head head = {(uint32_t)key.length, (uint32_t)value.length};
+    char *at = buffer->data + buffer->used;
+    assert(buffer->used + bytes <= buffer->size && buffer->pairs < CHUNK_PAIRS);
+    memcpy(at, &head, sizeof(head));
+    memcpy(at + sizeof(head), key.data, key.length);
+    if (value.length)
+        memcpy(at + sizeof(head) + key.length, value.data, value.length);
+    buffer->last = buffer->used;
+    buffer->used += bytes;
+    buffer->pairs++;
+    if (!chunk_is_full(buffer, scan))
+        return 0;
+    /* The buffer reports that it is full together with the last pair, so that the kind need not search for one more
+     * pair. */
+    buffer->full = true;
+    return 1;
+}
+
+
+void far_scan_pair(const struct far_scan_buffer *buffer, size_t *at, far_bytes *key, far_bytes *value) {
+    pair_head head;
+    memcpy(&head, buffer->data + *at, sizeof(head));
+    const char *data = buffer->data + *at + sizeof(head);
+    *key = (far_bytes){data, head.key};
+    *value = (far_bytes){data + head.key, head.value};
+    *at += pair_bytes(head.key, head.value);
+    assert(*at <= buffer->used);
+}
+
+
+/* Keys of an index without order. */
+
+int far_keys_give(far_keys *keys, far_bytes key) {
+    uint32_t length = (uint32_t)key.length;
+    if (keys->used + sizeof(length) + key.length > keys->size) {
+        size_t size = 2 * keys->size + CHUNK_BYTES + sizeof(length) + key.length;
+        char *data = realloc(keys->data, size);
+        if (!data)
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for the keys of an index");
+        keys->data = data;
+        keys->size = size;
+    }
+    memcpy(keys->data + keys->used, &length, sizeof(length));
+    memcpy(keys->data + keys->used + sizeof(length), key.data, key.length);
+    keys->used += sizeof(length) + key.length;
+    return 0;
+}
+
+
+int far_keys_pass_on(far_task *t, far_keys *keys) {
+    int err = 0;
+    for (size_t at = 0; at < keys->used && err >= 0;) {
+        uint32_t length;
+        memcpy(&length, keys->data + at, sizeof(length));
+        err = keys->each(t, keys->ctx, (far_bytes){keys->data + at + sizeof(length), length});
+        at += sizeof(length) + length;
+    }
+    keys->used = 0;
+    return err;
+}
+
+
+int far_keys_throttle(far_task *t, far_keys *keys) {
+    if (keys->each)
+        return far_keys_pass_on(t, keys);
+    if (keys->used >= CHUNK_BYTES) {
+        keys->resting = keys->due = true;
+        while (keys->resting)
+            far_task_block(t);
+    }
+    return keys->stopped ? FAR_ERR_BUSY : 0;
+}

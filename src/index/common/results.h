@@ -1,0 +1,36 @@
+/* The buffers in which index code puts its results, and the functions by which the client takes them out: the pairs of
+ * one chunk of a scan, and the keys of an index without order. */
+#ifndef FAR_INDEX_COMMON_RESULTS_H
+#define FAR_INDEX_COMMON_RESULTS_H
+
+#include "index/index.h"
+
+struct far_scan_buffer {
+    char *data;              /* memory of the buffer, allocated by malloc */
+    size_t size, used, last; /* size of the memory, bytes in use, and offset of the last pair */
+    unsigned pairs;
+    bool full; /* true if there are more pairs than those in the buffer */
+    bool past; /* true if a pair at or beyond the end of the range was given, so there are no more pairs */
+};
+
+void far_scan_empty(struct far_scan_buffer *buffer);
+/* Returns the key of the last pair. The buffer must contain a pair. */
+far_bytes far_scan_last_key(const struct far_scan_buffer *buffer);
+
+/* Returns the pair at offset *at, which is 0 for the first one, and moves *at to the next one. */
+void far_scan_pair(const struct far_scan_buffer *buffer, size_t *at, far_bytes *key, far_bytes *value);
+
+struct far_keys {
+    char *data; /* memory allocated by malloc, which contains for each key its length (32 bits) and its bytes */
+    size_t size, used;
+    bool due;     /* set when the caller (the client that consumes the keys) must act */
+    bool resting; /* true while the task waits for the caller */
+    bool stopped; /* true if the caller wants no more keys */
+    /* If set, the task does not wait for a caller but calls this function for each key, without a pin. */
+    int (*each)(far_task *t, void *ctx, far_bytes key);
+    void *ctx;
+};
+
+int far_keys_pass_on(far_task *t, far_keys *keys); /* passes the keys that were given since the last call to `each` */
+
+#endif

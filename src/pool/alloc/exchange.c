@@ -1,0 +1,573 @@
+/* Blocks that change their owner: a handle takes free blocks, adopts orphans, and releases its own blocks as orphans.
+ * Also setting the free bits of objects that are returned, freeing large objects, and recovery of blocks that a lost
+ * session took without recording them. Unless noted otherwise, the calling task is in the store (far_store_enter), so
+ * that only one task of the handle does this at a time, and it has a pin. */
+#include "base/error.h"
+#include "base/grow.h"
+#include "pool/alloc/store.h"
+#include "pool/catalog/layout.h"
+#include "pool/gc/request.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WINDOW_ENTRIES 1024u /* entries of the block table that are read at once */
+/* number of CASes lost to other handles in one window of the block table after which the search continues in the next
+ * window */
+#define TAKE_ROUNDS    16u
+#define TAKE_MAX       8u   /* largest number of free blocks that are taken at once */
+#define BIT_VERBS      256u /* number of FAAs, which set free bits, in one batch */
+/* A block is released if 1/ROOM_SHARE of its bytes are free. If the previous request shows that this did not release
+ * enough memory, a block with any free space is released. */
+#define ROOM_SHARE   16u
+#define RELEASED_MAX 32u /* largest number of blocks that are released in one batch */
+
+#define HINT_PAGES 1ull /* the bit of a hint that says that the orphan has free pages */
+
+
+/* Returns the bit for a class in the hint of an orphan. */
+static uint64_t class_hint_bit(uint32_t uid, unsigned type, uint64_t size) {
+    uint64_t hash = (uid * 0x9e3779b97f4a7c15ull + type * 0xff51afd7ed558ccdull + size) * 0xc4ceb9fe1a85ec53ull;
+    return 2ull << (hash >> 32) % 63;
+}
+
+
+/* ---- Returning objects ---- */
+
+static int compare_addresses(const void *a, const void *b) {
+    far_addr x = ((const far_pending_return *)a)->addr, y = ((const far_pending_return *)b)->addr;
+    return (x > y) - (x < y);
+}
+
+
+int far_free_bits_add(far_task *t, far_pending_return *objects, size_t count) {
+    const far_geometry *g = far_geometry_of(t);
+    const uint64_t span = FAR_GRANULE * FAR_WORD_GRANULES; /* bytes that one bitmap word covers */
+    unsigned verbs = 0;
+    int err = 0;
+    if (count > 0)
+        qsort(objects, count, sizeof(*objects), compare_addresses);
+    for (size_t i = 0; i < count && err == 0;) {
+        far_block_id id;
+        far_addr addr = objects[i].addr;
+        if (!far_block_of(g, addr, &id))
+            return far_fail(FAR_ERR_CORRUPT, "an index freed an object at %#llx, which is in no block",
+                            (unsigned long long)addr);
+        uint64_t inner = far_block_offset(g, addr), bits = 0;
+        far_addr word = addr - inner % span;
+        for (; i < count && objects[i].addr - word < span; i++)
+            bits |= 1ull << (objects[i].addr - word) / FAR_GRANULE;
+        far_faa(t, far_block_bitmap(g, id) + inner / span * 8, bits, NULL);
+        if (++verbs % BIT_VERBS == 0)
+            err = far_wait(t);
+    }
+    int last = verbs % BIT_VERBS == 0 ? 0 : far_wait(t);
+    return err < 0 ? err : last;
+}
+
+
+/* ---- Adopting ---- */
+
+/* Fails if this handle owns the block already, although the entry of the block did not name an owner. That means that
+ * the entry was damaged. The CAS by which the caller adopted the block has corrected the entry, and the store still
+ * describes the block correctly. Returns 0 if this handle did not own the block. */
+static int check_not_owned_yet(far_task *t, far_block_id id) {
+    const far_store *s = far_store_of(t);
+    if (!far_address_is_own(s, far_block_base(far_geometry_of(t), id)))
+        return 0;
+    return far_fail(FAR_ERR_CORRUPT, "block %u of node %u: its entry did not name this client, which owns it", id.index,
+                    id.node);
+}
+
+
+/* Adds a block to the store that this handle has just adopted. Leaked objects in the block are swept before any object
+ * of the block is handed out.
+ *
+ * Retired objects of this handle in the block become black, for two reasons. They may have been unlinked before the end
+ * of the mark phase, so they may be unmarked. And no acknowledgement waits for them, because they are own objects from
+ * now on. Objects of the block in the lists of remote objects need no black bit. If such an object was unlinked after
+ * the mark phase, it is marked. Otherwise this handle returns it before it acknowledges the second request of the
+ * collection. */
+static int load_adopted_block(far_task *t, far_block_id id, uint32_t stamp) {
+    far_store *s = far_store_of(t);
+    uint64_t pages[FAR_BLOCK_PAGES];
+    int err = check_not_owned_yet(t, id);
+    if (err == 0)
+        /* the page words are read again, because other handles may have owned the block between the first READ and the
+         * CAS */
+        err = far_pages_read(t, id, pages);
+    if (err < 0)
+        return err;
+    pthread_mutex_lock(&s->lock);
+    far_owned_block *b = far_owned_block_add(s, id, true, stamp);
+    bool loaded = b && far_owned_block_load_slabs(s, b, pages);
+    if (b && !loaded)
+        /* the block is removed again if its slabs could not be loaded, because pages whose slab is missing in the store
+         * would look free */
+        far_owned_block_remove(s, b);
+    /* makes the next tick compare the slabs with the catalog, because the block may contain slabs of a dropped index */
+    s->catalog_seen = UINT64_MAX;
+    pthread_mutex_unlock(&s->lock);
+    if (!loaded)
+        return far_fail(FAR_ERR_NO_MEMORY, "no local memory for an adopted block");
+    far_store_visit(s, &(far_visit){.retired = far_retired_set_black});
+    err = far_sweep_block(t, b);
+    return err < 0 ? err : 1;
+}
+
+
+/* This handle owns a block, but had no local memory to record that. Schedules far_blocks_recover_unknown, which records
+ * it later. */
+static int schedule_recovery_without_memory(far_task *t, int result) {
+    if (result == FAR_ERR_NO_MEMORY)
+        atomic_store_explicit(&far_store_of(t)->recovery_due, true, memory_order_relaxed);
+    return result;
+}
+
+
+/* Returns the collection that the stamp of a block names. A damaged stamp names none. The block then counts as swept
+ * for the newest collection that its last owner can have observed, which is one more than the last one that this handle
+ * has observed. Leaked objects in the block are then found by a later collection. */
+static uint32_t collection_of_stamp(far_task *t, far_block_id id, uint64_t stamp) {
+    bool sound = far_stamp_is_sound(far_geometry_of(t), id, stamp);
+    return sound ? far_stamp_collection(stamp) : far_number_next(far_store_of(t)->collection);
+}
+
+
+int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry) {
+    const far_block_state mine = far_own_block_state(t);
+    uint64_t word = entry[0], stamp;
+    assert(far_store_of(t)->block_task == t && t->pin.epoch != 0);
+    int done = far_block_cas_state(t, id, &word, &mine);
+    if (done <= 0)
+        return done;
+    int err = far_read_word(t, far_block_stamp(far_geometry_of(t), id), &stamp);
+    return schedule_recovery_without_memory(t, err < 0 ? err
+                                                       : load_adopted_block(t, id, collection_of_stamp(t, id, stamp)));
+}
+
+
+int far_store_adopt_block(far_task *t, far_block_id id, const uint64_t *entry) {
+    far_store_enter(t);
+    int done = far_block_adopt(t, id, entry);
+    far_store_leave(t);
+    return done;
+}
+
+
+/* ---- Acquiring a block ---- */
+
+static int record_taken_block(far_task *t, far_block_id id, bool used) {
+    far_store *s = far_store_of(t);
+    int err = check_not_owned_yet(t, id);
+    if (err < 0)
+        return err;
+    pthread_mutex_lock(&s->lock);
+    /* the block was free, so it contains no object that is older than the last collection that this handle observed */
+    bool added = far_owned_block_add(s, id, used, s->collection) != NULL;
+    pthread_mutex_unlock(&s->lock);
+    return added ? 1 : schedule_recovery_without_memory(t, far_fail(FAR_ERR_NO_MEMORY, "no local memory for a block"));
+}
+
+
+/* Takes some of the free blocks of a window of the block table; `at` contains the numbers of the free blocks. The
+ * choice is random, so that handles that search at the same time rarely compete for the same block. Returns 1 if it
+ * took a block. */
+static int take_random_blocks(far_task *t, far_block_id first, const uint64_t *entries, uint32_t *at,
+                              uint32_t free_count) {
+    far_store *s = far_store_of(t);
+    const far_block_state mine = far_own_block_state(t);
+    uint64_t old[TAKE_MAX];
+    pthread_mutex_lock(&s->lock);
+    uint32_t wanted = s->release_blocks ? 1 : 1 + s->block_count / 8;
+    pthread_mutex_unlock(&s->lock);
+    wanted = wanted < TAKE_MAX ? wanted : TAKE_MAX;
+    wanted = wanted < free_count ? wanted : free_count;
+    for (uint32_t i = 0; i < wanted; i++) {
+        uint32_t pick = i + (uint32_t)(far_task_random(t) % (free_count - i)), chosen = at[pick];
+        at[pick] = at[i];
+        at[i] = chosen;
+        far_cas(t, far_block_entry(far_geometry_of(t), (far_block_id){first.node, first.index + chosen}),
+                entries[FAR_BLOCK_ENTRY_WORDS * (size_t)chosen], far_block_pack(&mine), &old[i]);
+    }
+    int result = far_wait(t), err = result;
+    for (uint32_t i = 0; i < wanted && err == 0; i++)
+        if (old[i] == entries[FAR_BLOCK_ENTRY_WORDS * (size_t)at[i]]) {
+            int added =
+                record_taken_block(t, (far_block_id){first.node, first.index + at[i]}, far_block_unpack(old[i]).used);
+            result = result < 0 ? result : added;
+        }
+    return result;
+}
+
+
+/* Takes some of the free blocks of a window of the block table. Sets *any to whether there were free blocks. Returns 1
+ * if it took a block, 0 if not. */
+static int take_free_blocks(far_task *t, far_block_id first, const uint64_t *entries, uint32_t count, bool *any) {
+    far_scratch_mark mark = far_scratch_here(t);
+    uint32_t free_count = 0, *at = far_scratch(t, count * sizeof(*at));
+    if (!at)
+        return far_fail(FAR_ERR_NO_MEMORY, "no local memory to choose blocks");
+    for (uint32_t i = 0; i < count; i++)
+        if (far_block_is_free(entries[FAR_BLOCK_ENTRY_WORDS * (size_t)i]))
+            at[free_count++] = i;
+    *any = free_count > 0;
+    int taken = *any ? take_random_blocks(t, first, entries, at, free_count) : 0;
+    far_scratch_back(t, mark);
+    return taken;
+}
+
+
+/* Returns the first orphan of a window of the block table, from a random position on, whose hint contains one of the
+ * bits of `hint`. Returns `count` if there is none. */
+static uint32_t find_orphan(far_task *t, const uint64_t *entries, uint32_t count, uint64_t hint) {
+    uint32_t start = count == 0 ? 0 : (uint32_t)(far_task_random(t) % count);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = (start + i) % count;
+        const uint64_t *entry = entries + FAR_BLOCK_ENTRY_WORDS * (size_t)at;
+        if (far_block_unpack(entry[0]).kind == FAR_BLOCK_ORPHAN && entry[2] & hint)
+            return at;
+    }
+    return count;
+}
+
+
+/* Tries to get a block from one window of the table. Returns 1 if it got one, 0 if not. *lost is set if other handles
+ * were faster, so that it is worth reading the window again. */
+static int acquire_in_window(far_task *t, far_class *class, far_block_id first, uint64_t *entries, uint32_t count,
+                             bool *lost) {
+    *lost = false;
+    int err = far_blocks_read(t, first.node, first.index, count, entries);
+    if (err < 0)
+        return err;
+    uint32_t orphan = find_orphan(t, entries, count, class_hint_bit(class->uid, class->type, class->size));
+    if (orphan == count) {
+        int taken = take_free_blocks(t, first, entries, count, lost);
+        if (taken != 0 || *lost)
+            return taken;
+        orphan = find_orphan(t, entries, count, HINT_PAGES);
+    }
+    if (orphan == count)
+        return 0;
+    *lost = true;
+    return far_block_adopt(t, (far_block_id){first.node, first.index + orphan},
+                           entries + FAR_BLOCK_ENTRY_WORDS * (size_t)orphan);
+}
+
+
+int far_block_acquire(far_task *t, far_class *class, unsigned node) {
+    far_store *s = far_store_of(t);
+    assert(s->block_task == t && t->pin.epoch != 0);
+    uint32_t total = (uint32_t)far_geometry_of(t)->node[node].blocks,
+             windows = (total + WINDOW_ENTRIES - 1) / WINDOW_ENTRIES, window = s->free_from[node] / WINDOW_ENTRIES;
+    far_scratch_mark mark = far_scratch_here(t);
+    uint64_t *entries = far_scratch(t, WINDOW_ENTRIES * FAR_BLOCK_ENTRY_BYTES);
+    int got = !entries ? far_fail(FAR_ERR_NO_MEMORY, "no local memory to read the table of blocks") : 0;
+    for (uint32_t seen = 0, rounds = 0; seen < windows && got == 0;) {
+        uint32_t at = window % windows * WINDOW_ENTRIES, n = total - at < WINDOW_ENTRIES ? total - at : WINDOW_ENTRIES;
+        bool lost;
+        got = acquire_in_window(t, class, (far_block_id){node, at}, entries, n, &lost);
+        s->free_from[node] = at;
+        if (!lost || ++rounds % TAKE_ROUNDS == 0) {
+            window++;
+            seen++;
+        }
+    }
+    far_scratch_back(t, mark);
+    return got;
+}
+
+
+/* Adopts an orphan without regard to its hint. This is done when memory is short, because returned objects may have
+ * made its slabs entirely free. */
+static int adopt_if_orphan(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
+    (void)ctx;
+    int done = far_block_unpack(entry[0]).kind == FAR_BLOCK_ORPHAN ? far_block_adopt(t, id, entry) : 0;
+    return done < 0 ? done : 0;
+}
+
+
+int far_orphans_adopt_all(far_task *t) {
+    return far_blocks_each(t, adopt_if_orphan, NULL);
+}
+
+
+/* ---- Releasing blocks ---- */
+
+typedef struct released_block {
+    far_block_id id;
+    uint32_t stamp; /* value of far_owned_block.stamp, which is written to the block entry */
+    uint64_t hint;  /* the hint that is written to the entry, with the classes that have free objects in the block */
+} released_block;
+
+typedef struct release_batch {
+    released_block blocks[RELEASED_MAX];
+    unsigned count;
+    far_pending_return *objects;
+    size_t object_count;
+    bool leaks; /* true if some objects leak until a collection finds them */
+} release_batch;
+
+
+static void add_released_object(release_batch *g, far_class *class, far_addr addr) {
+    far_pending_return *objects = far_grow(g->objects, g->object_count, sizeof(*objects));
+    if (objects) {
+        g->objects = objects;
+        objects[g->object_count++] = (far_pending_return){addr, class};
+    }
+    g->leaks |= !objects;
+}
+
+
+/* With the store's lock held, counts the bytes that are free in the block. */
+static uint64_t count_free_bytes(const far_store *s, const far_owned_block *b) {
+    uint64_t bytes = (uint64_t)__builtin_popcountll(b->free_pages) * s->pool->geometry.page_bytes;
+    for (const far_slab *slab = far_slab_in(b, NULL); slab; slab = far_slab_in(b, slab))
+        bytes += (slab->stored + (slab->objects - slab->carved)) * slab->class->size;
+    return bytes;
+}
+
+
+/* With the store's lock held, removes the block from the store and adds its objects that were in the store to the
+ * batch. Pages that are neither free nor in a slab were set aside after a failed WRITE (slabs.c). The page words of
+ * such pages may describe slabs that the store does not contain. These slabs were not swept for the last collection, so
+ * the batch counts as leaking. */
+static void forget_block(far_store *s, far_owned_block *b, release_batch *g) {
+    assert(b->session_owned == 0 && g->count < RELEASED_MAX);
+    released_block *out = &g->blocks[g->count++];
+    uint64_t known = b->free_pages;
+    *out = (released_block){.id = b->id, .stamp = b->stamp, .hint = b->free_pages != 0 ? HINT_PAGES : 0};
+    for (const far_slab *slab = far_slab_in(b, NULL); slab; slab = far_slab_in(b, slab)) {
+        const far_class *c = slab->class;
+        known |= far_page_mask(slab->page, slab->pages);
+        if (slab->stored > 0 || slab->carved < slab->objects)
+            out->hint |= class_hint_bit(c->uid, c->type, c->size);
+        for (uint32_t n = 0; n < slab->objects; n++)
+            if (n >= slab->carved || slab->in_store[n / 64] >> n % 64 & 1)
+                add_released_object(g, slab->class, far_slab_base(s, slab) + n * c->size);
+    }
+    g->leaks |= known != UINT64_MAX;
+    far_owned_block_remove(s, b);
+}
+
+
+static bool is_in_released_block(const far_store *s, const release_batch *g, far_addr addr) {
+    far_block_id id;
+    if (!far_block_of(&s->pool->geometry, addr, &id))
+        return false;
+    for (unsigned i = 0; i < g->count; i++)
+        if (g->blocks[i].id.node == id.node && g->blocks[i].id.index == id.index)
+            return true;
+    return false;
+}
+
+
+/* A callback for far_visit.in_magazine that removes an object from the magazine if its block is being released. */
+static bool take_released_from_magazine(far_store *s, far_class *class, uint64_t item, void *ctx) {
+    release_batch *g = ctx;
+    if (!is_in_released_block(s, g, far_item_addr(item)))
+        return true;
+    add_released_object(g, class, far_item_addr(item));
+    return false;
+}
+
+
+/* Whether a slab of the block belongs to an index that is dropped or is still being created. */
+static bool has_unlisted_slab(const far_owned_block *b, const far_catalog_view *view) {
+    for (const far_slab *slab = far_slab_in(b, NULL); slab; slab = far_slab_in(b, slab))
+        if (slab->class->uid != 0 && !far_catalog_find_uid(view, slab->class->uid))
+            return true;
+    return false;
+}
+
+
+static bool mark_headroom_block(far_store *s, far_class *class, uint64_t item, void *ctx) {
+    (void)class, (void)ctx;
+    far_owned_block *b = far_owned_block_at(s, far_item_addr(item));
+    if (b)
+        b->has_headroom = true;
+    return true;
+}
+
+
+/* Marks the blocks that contain an object reserved for updates. If `any` is false, it clears the marks of all blocks.
+ * If a session uses and replaces its reserved object between this call and the choice of blocks, the new object may be
+ * released with its block; the next update of that session then has to find memory like any other operation. */
+static void mark_headroom_blocks(far_store *s, bool any) {
+    pthread_mutex_lock(&s->lock);
+    for (far_owned_block *b = far_owned_block_next(s, NULL); b; b = far_owned_block_next(s, b))
+        b->has_headroom = false;
+    pthread_mutex_unlock(&s->lock);
+    if (any)
+        far_store_visit(s, &(far_visit){.headroom = mark_headroom_block});
+}
+
+
+/* Chooses the blocks that are released and removes them from the store. The caller keeps its pin from reading the
+ * catalog until the blocks are orphans. A handle that drops a listed index later examines the orphans after that pin
+ * has ended, so its examination includes these blocks. Slabs of indexes that are not listed now are freed by this
+ * handle (pool/gc/dropped.c). If the handle is being closed, a collection frees these slabs. */
+static void choose_blocks(far_store *s, far_release_scope which, const far_catalog_view *view, release_batch *g) {
+    pthread_mutex_lock(&s->lock);
+    const uint64_t room = s->release_any_block ? 1 : s->pool->geometry.block_bytes / ROOM_SHARE;
+    for (far_owned_block *b = far_owned_block_next(s, NULL), *next; b && g->count < RELEASED_MAX; b = next) {
+        next = far_owned_block_next(s, b);
+        bool unlisted = has_unlisted_slab(b, view);
+        if (b->session_owned > 0 || b->has_headroom ||
+            (which == FAR_RELEASE_WITH_ROOM && count_free_bytes(s, b) < room) ||
+            (which != FAR_RELEASE_AT_CLOSE && unlisted))
+            continue;
+        /* the slab of an unlisted index may leak, because the handle that dropped the index may have examined the
+         * orphans already */
+        g->leaks |= unlisted;
+        forget_block(s, b, g);
+    }
+    pthread_mutex_unlock(&s->lock);
+    far_store_visit(s, &(far_visit){.in_magazine = take_released_from_magazine, .ctx = g});
+}
+
+
+/* Turns the blocks of the batch into orphans, after their free objects were returned. The handle may have observed a
+ * collection without sweeping one of these blocks for it. The block then misses the sweep phase of that collection, so
+ * this function requests another collection. */
+static int turn_into_orphans(far_task *t, const release_batch *g) {
+    far_store *s = far_store_of(t);
+    const far_block_state mine = far_own_block_state(t), orphan = {.kind = FAR_BLOCK_ORPHAN, .used = true};
+    uint64_t words[RELEASED_MAX][2], old[RELEASED_MAX];
+    bool is_void = g->leaks;
+    const uint32_t sweep = s->collection;
+    for (unsigned i = 0; i < g->count; i++) {
+        words[i][0] = far_stamp_pack(far_geometry_of(t), g->blocks[i].id, sweep);
+        words[i][1] = g->blocks[i].hint;
+        is_void |= g->blocks[i].stamp != sweep;
+        far_write(t, far_block_stamp(far_geometry_of(t), g->blocks[i].id), words[i], sizeof(words[i]));
+        far_cas(t, far_block_entry(far_geometry_of(t), g->blocks[i].id), far_block_pack(&mine), far_block_pack(&orphan),
+                &old[i]);
+    }
+    int err = far_wait(t);
+    for (unsigned i = 0; i < g->count && err == 0; i++)
+        if (old[i] != far_block_pack(&mine))
+            err = far_fail(FAR_ERR_CORRUPT,
+                           "block %u of node %u: its entry does not name this client as the owner any more",
+                           g->blocks[i].id.index, g->blocks[i].id.node);
+    if (err == 0 && is_void)
+        err = far_collection_request(t);
+    return err;
+}
+
+
+/* Returns whether an operation of this handle made the request to release blocks, or waits for the request. */
+static bool request_is_own(far_store *s) {
+    pthread_mutex_lock(&s->lock);
+    bool own = s->release_blocks && s->release_number == s->observed;
+    pthread_mutex_unlock(&s->lock);
+    return own;
+}
+
+
+/* Releases own blocks. First magazines are emptied and slabs that are entirely free are released, because both increase
+ * the free space of the blocks. If another handle made the request, the objects reserved for updates are released too,
+ * since a session that needs a reserved object again can make a request itself. If an operation of this handle made the
+ * request, the reserved objects stay. Otherwise an insert of this handle could obtain, by a request, the objects that
+ * it must leave in the magazines when it gathers memory (alloc.c). */
+int far_blocks_release(far_task *t, far_release_scope which) {
+    far_store *s = far_store_of(t);
+    assert(s->block_task == t && t->pin.epoch != 0);
+    bool spares = which == FAR_RELEASE_WITH_ROOM && request_is_own(s);
+    if (spares)
+        far_magazines_empty_to_headroom(s, NULL);
+    else
+        far_magazines_empty(s);
+    int err = far_slabs_take_all_returned(t);
+    if (err == 0)
+        err = far_slabs_trim(t, true);
+    for (bool more = err == 0; more && err == 0;) {
+        far_scratch_mark mark = far_scratch_here(t);
+        far_catalog_view view;
+        release_batch g = {0};
+        err = far_catalog_read(t, &view);
+        mark_headroom_blocks(s, spares);
+        if (err == 0)
+            choose_blocks(s, which, &view, &g);
+        far_scratch_back(t, mark);
+        more = g.count > 0;
+        if (err == 0 && more)
+            err = far_free_bits_add(t, g.objects, g.object_count);
+        if (err == 0 && more)
+            err = turn_into_orphans(t, &g);
+        free(g.objects);
+    }
+    return err;
+}
+
+
+/* ---- Freeing large objects, and recovery after a lost session ---- */
+
+int far_store_free_large(far_task *t, far_block_id head, uint64_t word) {
+    far_store *s = far_store_of(t);
+    far_addr base = far_block_base(far_geometry_of(t), head);
+    pthread_mutex_lock(&s->lock);
+    bool noted = far_items_add(&s->large_being_wiped, base);
+    pthread_mutex_unlock(&s->lock);
+    if (!noted)
+        return far_fail(FAR_ERR_NO_MEMORY, "no local memory to free a large object");
+    int done = far_large_free(t, head, word);
+    /* Some blocks of the object may be free already and others not. When the session is fenced,
+     * far_blocks_recover_unknown frees the others. */
+    if (done < 0)
+        atomic_store_explicit(&s->recovery_due, true, memory_order_relaxed);
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < s->large_being_wiped.count; i++)
+        if (s->large_being_wiped.items[i] == base) {
+            s->large_being_wiped.items[i] = s->large_being_wiped.items[--s->large_being_wiped.count];
+            break;
+        }
+    pthread_mutex_unlock(&s->lock);
+    return done;
+}
+
+
+static bool large_is_being_wiped(far_store *s, far_addr base) {
+    bool wiped = false;
+    for (uint32_t i = 0; i < s->large_being_wiped.count; i++)
+        wiped |= s->large_being_wiped.items[i] == base;
+    return wiped;
+}
+
+
+/* Adds a block to the store that this handle owns according to its entry but that the store does not describe, because
+ * the session that took the block was lost, or had no local memory to record it. Also finishes making or wiping a large
+ * object that such a session began. The block was not swept for the last collection, so another collection is
+ * requested. */
+static int recover_unknown_block(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
+    far_store *s = ctx;
+    const far_session *own = far_task_pool(t)->team.own;
+    far_addr base = far_block_base(far_geometry_of(t), id);
+    far_block_state state = far_block_unpack(entry[0]);
+    uint64_t word = entry[0];
+    if ((state.kind != FAR_BLOCK_OWNED && state.kind != FAR_BLOCK_WIPING) || state.id != own->id ||
+        state.generation != own->generation)
+        return 0;
+    pthread_mutex_lock(&s->lock);
+    bool known = far_owned_block_at(s, base) || large_is_being_wiped(s, base);
+    pthread_mutex_unlock(&s->lock);
+    if (known)
+        return 0;
+    int err = state.kind == FAR_BLOCK_WIPING ? far_large_finish_wipe(t, id, word) : far_large_undo(t, id, state.length);
+    if (err == 0 && state.length > 0) {
+        far_block_state mine = far_own_block_state(t);
+        err = far_block_cas_state(t, id, &word, &mine);
+    }
+    if (err >= 0 && state.kind == FAR_BLOCK_OWNED)
+        err = load_adopted_block(t, id, s->collection);
+    if (err > 0)
+        atomic_store_explicit(&s->collection_due, true, memory_order_relaxed);
+    return err < 0 ? err : 0;
+}
+
+
+int far_blocks_recover_unknown(far_task *t) {
+    far_store *s = far_store_of(t);
+    return schedule_recovery_without_memory(t, far_blocks_each(t, recover_unknown_block, s));
+}

@@ -1,0 +1,592 @@
+/* The local structures of the store (store.h): classes, own blocks and their slabs, free objects, bins and magazines of
+ * sessions. No function here executes verbs; each runs under the locks that store.h names. */
+#include "pool/alloc/store.h"
+#include "base/error.h"
+#include "base/grow.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAGAZINE_BYTES 2048 /* bytes that a magazine takes from the store at once */
+
+const far_type far_pool_type = {.name = "pool", .align = 64};
+
+
+static const far_geometry *geometry(const far_store *s) {
+    return &s->pool->geometry;
+}
+
+
+bool far_items_enlarge(far_items *list) {
+    uint32_t more = list->capacity == 0 ? 16 : 2 * list->capacity;
+    uint64_t *bigger = realloc(list->items, more * sizeof(*bigger));
+    if (!bigger)
+        return false;
+    list->items = bigger;
+    list->capacity = more;
+    return true;
+}
+
+
+/* ---- Classes ---- */
+
+static unsigned class_bucket(uint32_t uid, unsigned type, uint64_t size) {
+    return (unsigned)((uid * 31 + type * 7 + size / FAR_GRANULE) % FAR_BINS);
+}
+
+
+/* Sets the index of a class that was just created. The class may come from the page words of an adopted block, and its
+ * index may be open in this handle. */
+static void find_open_index(far_store *s, far_class *class) {
+    if (class->uid == 0)
+        return;
+    pthread_mutex_lock(&s->pool->lock);
+    far_index *index = s->pool->indexes;
+    while (index && index->uid != class->uid)
+        index = index->next;
+    pthread_mutex_unlock(&s->pool->lock);
+    if (!index || class->type >= index->kind->type_count)
+        return;
+    atomic_store_explicit(&class->info, &index->kind->types[class->type], memory_order_release);
+    atomic_store_explicit(&class->index, index, memory_order_release);
+}
+
+
+far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t size, bool stable) {
+    far_class **bucket = &s->classes[class_bucket(uid, type, size)];
+    for (far_class *c = *bucket; c; c = c->next)
+        if (c->uid == uid && c->type == type && c->size == size)
+            return c;
+    assert(size > 0 && size % FAR_GRANULE == 0);
+    far_class *c = calloc(1, sizeof(*c) + geometry(s)->nodes * sizeof(far_class_on_node));
+    if (!c)
+        return NULL;
+    c->uid = uid;
+    c->type = type;
+    c->size = size;
+    c->stable = stable;
+    c->is_large = far_size_is_large(geometry(s), size);
+    uint64_t quantum = size >= MAGAZINE_BYTES ? 1 : MAGAZINE_BYTES / size;
+    c->quantum = quantum < FAR_MAGAZINE_OBJECTS ? (unsigned)quantum : FAR_MAGAZINE_OBJECTS;
+    c->footprint = c->is_large ? far_large_blocks(geometry(s), size) * geometry(s)->block_bytes : size;
+    atomic_init(&c->info, uid == 0 ? &far_pool_type : NULL);
+    find_open_index(s, c);
+    c->next = *bucket;
+    *bucket = c;
+    return c;
+}
+
+
+/* ---- Blocks and slabs ---- */
+
+far_owned_block *far_owned_block_at(const far_store *s, far_addr addr) {
+    far_block_id id;
+    return far_block_of(geometry(s), addr, &id)
+               ? atomic_load_explicit(&s->owned_blocks[far_block_number(geometry(s), id)], memory_order_relaxed)
+               : NULL;
+}
+
+
+static void link_block(far_store *s, far_owned_block *b) {
+    far_owned_block **list = &s->blocks[b->free_pages == 0];
+    b->next = *list;
+    b->link = list;
+    if (b->next)
+        b->next->link = &b->next;
+    *list = b;
+}
+
+
+static void unlink_block(far_owned_block *b) {
+    assert(*b->link == b);
+    *b->link = b->next;
+    if (b->next)
+        b->next->link = b->link;
+}
+
+
+/* Returns whether no free page belongs to a slab. A page can be neither free nor in a slab after a failed WRITE of its
+ * page word (slabs.c). */
+static __attribute__((unused)) bool free_pages_have_no_slab(const far_owned_block *b, uint64_t free_pages) {
+    bool sound = true;
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
+        sound &= !(b->slab[p] && (free_pages >> p & 1));
+    return sound;
+}
+
+
+void far_owned_block_set_free_pages(far_store *s, far_owned_block *b, uint64_t free_pages) {
+    assert(free_pages_have_no_slab(b, free_pages));
+    bool moves = (b->free_pages == 0) != (free_pages == 0);
+    b->free_pages = free_pages;
+    if (moves) {
+        unlink_block(b);
+        link_block(s, b);
+    }
+}
+
+
+far_owned_block *far_owned_block_next(const far_store *s, const far_owned_block *b) {
+    if (!b)
+        return s->blocks[0] ? s->blocks[0] : s->blocks[1];
+    return !b->next && b->free_pages != 0 ? s->blocks[1] : b->next;
+}
+
+
+far_owned_block *far_owned_block_add(far_store *s, far_block_id id, bool used, uint32_t stamp) {
+    far_owned_block *b = calloc(1, sizeof(*b));
+    if (!b)
+        return NULL;
+    b->id = id;
+    b->used = used;
+    b->stamp = stamp;
+    b->free_pages = UINT64_MAX;
+    assert(!far_owned_block_at(s, far_block_base(geometry(s), id))); /* no block is owned twice */
+    link_block(s, b);
+    s->block_count++;
+    atomic_store_explicit(&s->owned_blocks[far_block_number(geometry(s), id)], b, memory_order_release);
+    return b;
+}
+
+
+void far_owned_block_remove(far_store *s, far_owned_block *b) {
+    for (far_slab *slab; (slab = far_slab_in(b, NULL));)
+        far_slab_remove(s, slab);
+    assert(far_owned_block_at(s, far_block_base(geometry(s), b->id)) == b && s->block_count > 0);
+    atomic_store_explicit(&s->owned_blocks[far_block_number(geometry(s), b->id)], NULL, memory_order_release);
+    unlink_block(b);
+    s->block_count--;
+    free(b);
+}
+
+
+far_addr far_slab_base(const far_store *s, const far_slab *slab) {
+    return far_block_base(geometry(s), slab->block->id) + slab->page * geometry(s)->page_bytes;
+}
+
+
+far_slab *far_slab_at(const far_store *s, far_addr addr) {
+    far_owned_block *b = far_owned_block_at(s, addr);
+    return !b ? NULL : b->slab[far_block_offset(geometry(s), addr) >> __builtin_ctzll(geometry(s)->page_bytes)];
+}
+
+
+far_slab *far_slab_in(const far_owned_block *b, const far_slab *previous) {
+    unsigned page = previous ? previous->page + previous->pages : 0;
+    while (page < FAR_BLOCK_PAGES && !b->slab[page])
+        page++;
+    return page < FAR_BLOCK_PAGES ? b->slab[page] : NULL;
+}
+
+
+far_slab *far_slab_next(const far_store *s, const far_slab *previous) {
+    const far_owned_block *b = previous ? previous->block : far_owned_block_next(s, NULL);
+    far_slab *slab = b ? far_slab_in(b, previous) : NULL;
+    while (!slab && b && (b = far_owned_block_next(s, b)))
+        slab = far_slab_in(b, NULL);
+    return slab;
+}
+
+
+/* Adds the slab to the list of slabs with objects in the store, or removes it, as its counts demand. */
+static void update_open_list(far_slab *slab) {
+    far_class_on_node *shelf = &slab->class->on_node[slab->block->id.node];
+    bool open = slab->stored > 0 || slab->carved < slab->objects;
+    if (open == (slab->open_link != NULL))
+        return;
+    if (open) {
+        slab->open_next = shelf->open;
+        slab->open_link = &shelf->open;
+        if (slab->open_next)
+            slab->open_next->open_link = &slab->open_next;
+        shelf->open = slab;
+    } else {
+        *slab->open_link = slab->open_next;
+        if (slab->open_next)
+            slab->open_next->open_link = slab->open_link;
+        slab->open_link = NULL;
+    }
+}
+
+
+far_slab *far_slab_add(far_store *s, far_owned_block *block, unsigned page, unsigned pages, far_class *class) {
+    uint32_t objects = (uint32_t)(pages * geometry(s)->page_bytes / class->size);
+    size_t words = (objects + 63) / 64;
+    assert(objects > 0 && page + pages <= FAR_BLOCK_PAGES);
+    assert((~block->free_pages & far_page_mask(page, pages)) == 0);
+    far_slab *slab = calloc(1, sizeof(*slab) + 2 * words * 8);
+    if (!slab)
+        return NULL;
+    slab->block = block;
+    slab->class = class;
+    slab->page = (uint8_t)page;
+    slab->pages = (uint8_t)pages;
+    slab->objects = objects;
+    slab->black = slab->in_store + words;
+    far_class_on_node *shelf = &class->on_node[block->id.node];
+    slab->next = shelf->slabs;
+    slab->link = &shelf->slabs;
+    if (slab->next)
+        slab->next->link = &slab->next;
+    shelf->slabs = slab;
+    shelf->slab_count++;
+    update_open_list(slab);
+    for (unsigned p = page; p < page + pages; p++)
+        block->slab[p] = slab;
+    far_owned_block_set_free_pages(s, block, block->free_pages & ~far_page_mask(page, pages));
+    s->store_bytes += objects * class->size;
+    return slab;
+}
+
+
+void far_slab_remove(far_store *s, far_slab *slab) {
+    far_class_on_node *shelf = &slab->class->on_node[slab->block->id.node];
+    assert(shelf->slab_count > 0 && *slab->link == slab);
+    assert(slab->stored <= slab->carved && slab->carved <= slab->objects);
+    s->store_bytes -= (slab->stored + (slab->objects - slab->carved)) * slab->class->size;
+    slab->carved = slab->objects;
+    slab->stored = 0;
+    update_open_list(slab);
+    *slab->link = slab->next;
+    if (slab->next)
+        slab->next->link = slab->link;
+    shelf->slab_count--;
+    for (unsigned p = slab->page; p < slab->page + slab->pages; p++)
+        slab->block->slab[p] = NULL;
+    free(slab);
+}
+
+
+bool far_owned_block_load_slabs(far_store *s, far_owned_block *block, const uint64_t pages[FAR_BLOCK_PAGES]) {
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
+        if (pages[p] == 0)
+            continue;
+        far_page_state page = far_page_unpack(pages[p]);
+        far_class *class = far_class_get(s, page.uid, page.type, page.size, page.stable);
+        far_slab *slab = !class ? NULL : far_slab_add(s, block, p, page.pages, class);
+        if (!slab)
+            return false;
+        s->store_bytes -= slab->objects * class->size;
+        slab->carved = slab->objects;
+        update_open_list(slab);
+        p += page.pages - 1;
+    }
+    return true;
+}
+
+
+/* ---- Objects ---- */
+
+/* Returns the own slab in which the object is counted. Returns NULL if the object is remote or large, or if its index
+ * was dropped and its pages belong to a slab of another class now. */
+static far_slab *find_counting_slab(const far_store *s, const far_class *class, far_addr addr) {
+    far_slab *slab = class->is_large ? NULL : far_slab_at(s, addr);
+    return slab && slab->class == class ? slab : NULL;
+}
+
+
+/* Returns whether an object that was already carved begins at this address, and its number. The check is needed because
+ * an index reads the addresses that it frees from far memory, which may be damaged. */
+static inline bool find_object_number(const far_store *s, const far_slab *slab, far_addr addr, uint32_t *number) {
+    uint64_t inner = addr - far_slab_base(s, slab);
+    *number = (uint32_t)(inner / slab->class->size);
+    return inner % slab->class->size == 0 && *number < slab->carved;
+}
+
+
+static inline bool find_handed_out_object(const far_store *s, const far_slab *slab, far_addr addr, uint32_t *number) {
+    return find_object_number(s, slab, addr, number) && (slab->in_store[*number / 64] >> *number % 64 & 1) == 0;
+}
+
+
+void far_store_set_black(far_store *s, far_addr addr) {
+    uint32_t number;
+    far_slab *slab = far_slab_at(s, addr);
+    if (slab && find_object_number(s, slab, addr, &number))
+        slab->black[number / 64] |= 1ull << number % 64;
+}
+
+
+/* If there is no local memory for the list, the object leaks; a later collection frees it. */
+void far_store_queue_return(far_store *s, far_class *class, far_addr addr) {
+    far_pending_return *leaving = far_grow(s->returns, s->return_count, sizeof(*leaving));
+    if (!leaving)
+        return;
+    s->returns = leaving;
+    s->returns[s->return_count++] = (far_pending_return){addr, class};
+    s->return_bytes += class->footprint;
+}
+
+
+void far_store_withdraw(far_store *s, far_slab *slab, uint32_t number) {
+    assert(slab->stored > 0 && slab->in_store[number / 64] >> number % 64 & 1);
+    slab->in_store[number / 64] &= ~(1ull << number % 64);
+    slab->stored--;
+    s->store_bytes -= slab->class->size;
+    update_open_list(slab);
+    s->invalid_free = (far_slab_base(s, slab) + number * slab->class->size) | 1;
+}
+
+
+static void add_own_object(far_store *s, far_slab *slab, uint32_t number) {
+    uint64_t bit = 1ull << number % 64;
+    assert(number < slab->carved && slab->stored < slab->carved && (slab->in_store[number / 64] & bit) == 0);
+    slab->in_store[number / 64] |= bit;
+    slab->stored++;
+    slab->idle_ticks = 0;
+    s->store_bytes += slab->class->size;
+    update_open_list(slab);
+    if (far_slab_is_free(slab))
+        atomic_store_explicit(&s->trim_due, true, memory_order_relaxed);
+}
+
+
+void far_store_add_free(far_store *s, far_class *class, far_addr addr, uint64_t pin) {
+    uint32_t number = 0;
+    far_slab *slab = find_counting_slab(s, class, addr);
+    if (slab && !find_handed_out_object(s, slab, addr, &number)) {
+        /* the object is free already or was never handed out, so far memory is damaged; the next check reports it */
+        s->invalid_free = addr | 1;
+        return;
+    }
+    if (slab) {
+        add_own_object(s, slab, number);
+        return;
+    }
+    /* the block is own, but the slab of the object is another one, because the index of the object was dropped */
+    if (far_address_is_own(s, addr))
+        return;
+    if (class->is_large || s->walk || pin <= s->observed_epoch) {
+        far_store_queue_return(s, class, addr);
+        return;
+    }
+    if (far_items_add(&class->on_node[far_addr_node(addr)].remote, addr))
+        s->remote_bytes += class->size;
+}
+
+
+void far_magazine_add(far_memory *m, far_class *class, far_addr addr, uint64_t pin) {
+    far_store *s = m->store;
+    uint32_t number = 0;
+    far_bin *bin = class->is_large ? NULL : far_bin_of_class(m, class);
+    far_items *magazine = !bin ? NULL : &bin->magazine[far_addr_node(addr)];
+    far_slab *slab = find_counting_slab(s, class, addr);
+    bool may = slab ? find_handed_out_object(s, slab, addr, &number)
+                    : !(far_address_is_own(s, addr) || s->walk || pin <= s->observed_epoch);
+    if (!magazine || magazine->count >= 2 * class->quantum || !may || !far_items_add(magazine, addr)) {
+        far_store_add_free(s, class, addr, pin);
+        return;
+    }
+    assert(magazine->count <= 2 * FAR_MAGAZINE_OBJECTS);
+    m->magazine_bytes += class->size;
+    if (slab && far_sweep_is_pending(s))
+        slab->black[number / 64] |= 1ull << number % 64;
+}
+
+
+static unsigned take_remote(far_store *s, far_class *class, unsigned node, unsigned wanted, uint64_t items[]) {
+    far_items *list = &class->on_node[node].remote;
+    unsigned taken = 0;
+    while (taken < wanted && list->count > 0) {
+        items[taken++] = list->items[--list->count];
+        assert(s->remote_bytes >= class->size);
+        s->remote_bytes -= class->size;
+    }
+    return taken;
+}
+
+
+static uint32_t take_first_stored(far_slab *slab) {
+    uint32_t word = 0;
+    while (slab->in_store[word] == 0) {
+        word++;
+        /* there is a set bit, because `stored` counts the set bits of in_store */
+        assert(word < (slab->objects + 63) / 64);
+    }
+    uint32_t number = word * 64 + (uint32_t)__builtin_ctzll(slab->in_store[word]);
+    slab->in_store[word] &= slab->in_store[word] - 1;
+    slab->stored--;
+    return number;
+}
+
+
+static unsigned take_own(far_store *s, far_slab *slab, unsigned wanted, uint64_t items[]) {
+    const uint64_t base = far_slab_base(s, slab), size = slab->class->size;
+    const uint64_t flags = FAR_ITEM_ZERO | (slab->block->used ? 0 : FAR_ITEM_FRESH);
+    unsigned taken = 0;
+    while (taken < wanted && slab->stored > 0)
+        items[taken++] = base + take_first_stored(slab) * size;
+    while (taken < wanted && slab->carved < slab->objects)
+        items[taken++] = (base + slab->carved++ * size) | flags;
+    assert(taken > 0 && s->store_bytes >= taken * size);
+    s->store_bytes -= taken * size;
+    slab->idle_ticks = 0;
+    for (unsigned i = 0; i < taken && far_sweep_is_pending(s); i++)
+        far_store_set_black(s, far_item_addr(items[i]));
+    return taken;
+}
+
+
+unsigned far_store_take(far_store *s, far_class *class, unsigned node, unsigned wanted, bool own_only,
+                        uint64_t items[]) {
+    unsigned taken = own_only ? 0 : take_remote(s, class, node, wanted, items);
+    while (taken < wanted && class->on_node[node].open) {
+        far_slab *slab = class->on_node[node].open;
+        taken += take_own(s, slab, wanted - taken, items + taken);
+        update_open_list(slab);
+    }
+    return taken;
+}
+
+
+/* ---- Sessions ---- */
+
+far_bin *far_bin_of_class(far_memory *m, far_class *class) {
+    far_bin **bucket = &m->bins[class_bucket(class->uid, class->type, class->size)];
+    for (far_bin *b = *bucket; b; b = b->next)
+        if (b->class == class)
+            return b;
+    far_bin *b = calloc(1, sizeof(*b) + geometry(m->store)->nodes * sizeof(far_items));
+    if (!b)
+        return NULL;
+    b->class = class;
+    b->next = *bucket;
+    *bucket = b;
+    return b;
+}
+
+
+static far_bin *find_or_create_bin(far_memory *m, far_index *index, unsigned type, uint64_t size) {
+    if (index && type >= index->kind->type_count)
+        return NULL;
+    const far_type *info = index ? &index->kind->types[type] : &far_pool_type;
+    uint64_t rounded = far_size_class(size, info->align);
+    uint32_t uid = index ? index->uid : 0;
+    if (rounded == 0 || type > 0x3f)
+        return NULL;
+    for (far_bin *b = m->bins[class_bucket(uid, type, rounded)]; b; b = b->next)
+        if (b->class->uid == uid && b->class->type == type && b->class->size == rounded &&
+            far_class_index(b->class) == index)
+            return b;
+    far_store *s = m->store;
+    pthread_mutex_lock(&s->lock);
+    far_class *class = far_class_get(s, uid, type, rounded, info->stable);
+    if (class) {
+        atomic_store_explicit(&class->info, info, memory_order_release);
+        atomic_store_explicit(&class->index, index, memory_order_release);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return !class ? NULL : far_bin_of_class(m, class);
+}
+
+
+far_bin *far_bin_look_up(far_memory *m, far_index *index, unsigned type, uint64_t size) {
+    far_recent *r = far_recent_entry(m, type, size);
+    *r = (far_recent){index, size, type, find_or_create_bin(m, index, type, size)};
+    return r->bin;
+}
+
+
+/* Calls the callbacks for the objects in the magazines of one bin. The object reserved for updates is the first one in
+ * the first magazine that is not empty, because magazines are stacks: it is handed out last. */
+static void visit_magazines(far_store *s, far_memory *m, far_bin *b, const far_visit *v) {
+    bool holds_back = v->headroom && far_class_is_swapped(b->class) && far_class_index(b->class);
+    for (unsigned n = 0; n < geometry(s)->nodes; n++) {
+        far_items *list = &b->magazine[n];
+        bool last_too = holds_back && list->count > 0;
+        for (uint32_t at = list->count; at-- > 0;) {
+            bool (*stays)(far_store *, far_class *, uint64_t, void *) =
+                last_too && at == 0 ? v->headroom : v->in_magazine;
+            if (stays && !stays(s, b->class, list->items[at], v->ctx)) {
+                assert(m->magazine_bytes >= b->class->size);
+                list->items[at] = list->items[--list->count];
+                m->magazine_bytes -= b->class->size;
+            }
+        }
+        holds_back = holds_back && !last_too;
+    }
+}
+
+
+void far_memory_visit(far_store *s, far_memory *m, const far_visit *v) {
+    for (unsigned i = 0; (v->in_magazine || v->headroom) && i < FAR_BINS; i++)
+        for (far_bin *b = m->bins[i]; b; b = b->next)
+            visit_magazines(s, m, b, v);
+    for (unsigned i = 0; v->retired && i < FAR_QUEUES_MAX; i++) {
+        far_queue *q = &m->queues[i];
+        size_t kept = 0;
+        for (size_t at = 0; at < q->count; at++) {
+            far_retired item = q->items[(q->first + at) & (q->capacity - 1)];
+            if (v->retired(s, &item, v->ctx))
+                q->items[(q->first + kept++) & (q->capacity - 1)] = item;
+            else
+                m->retired_bytes -= item.class->footprint;
+        }
+        q->count = kept;
+    }
+    for (uint32_t i = 0; v->session_owned && i < m->session_owned_count; i++)
+        v->session_owned(s, &m->session_owned[i], v->ctx);
+}
+
+
+void far_store_visit(far_store *s, const far_visit *visit) {
+    pthread_mutex_lock(&s->sessions_lock);
+    pthread_mutex_lock(&s->lock);
+    bool begun = !visit->begin || visit->begin(s, visit->ctx);
+    pthread_mutex_unlock(&s->lock);
+    for (far_memory *m = begun ? s->sessions : NULL; m; m = m->next) {
+        far_mutex_lock(&m->lock);
+        pthread_mutex_lock(&s->lock);
+        far_memory_visit(s, m, visit);
+        pthread_mutex_unlock(&s->lock);
+        far_mutex_unlock(&m->lock);
+    }
+    pthread_mutex_unlock(&s->sessions_lock);
+}
+
+
+void far_remote_lists_queue_return(far_store *s) {
+    for (unsigned i = 0; s->remote_bytes > 0 && i < FAR_BINS; i++)
+        for (far_class *c = s->classes[i]; c; c = c->next)
+            for (unsigned n = 0; n < geometry(s)->nodes; n++)
+                while (c->on_node[n].remote.count > 0) {
+                    far_store_queue_return(s, c, c->on_node[n].remote.items[--c->on_node[n].remote.count]);
+                    s->remote_bytes -= c->size;
+                }
+    assert(s->remote_bytes == 0);
+}
+
+
+bool far_item_to_store(far_store *s, far_class *class, uint64_t item, void *ctx) {
+    (void)ctx;
+    far_store_add_free(s, class, far_item_addr(item), UINT64_MAX);
+    return false;
+}
+
+
+void far_magazines_empty(far_store *s) {
+    far_store_visit(s, &(far_visit){.in_magazine = far_item_to_store});
+}
+
+
+static bool keep_headroom(far_store *s, far_class *class, uint64_t item, void *ctx) {
+    return class != ctx || far_item_to_store(s, class, item, NULL);
+}
+
+
+void far_magazines_empty_to_headroom(far_store *s, far_class *all) {
+    far_store_visit(s, &(far_visit){.in_magazine = far_item_to_store, .headroom = keep_headroom, .ctx = all});
+}
+
+
+/* From now on the classes of this index have no far_index and are identified by uid only. */
+void far_memory_index_closed(far_pool *pool, far_index *index) {
+    far_store *s = pool->store;
+    pthread_mutex_lock(&s->lock);
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        for (far_class *c = s->classes[i]; c; c = c->next)
+            if (c->uid != 0 && far_class_index(c) == index)
+                atomic_store_explicit(&c->index, NULL, memory_order_release);
+    pthread_mutex_unlock(&s->lock);
+}

@@ -1,0 +1,635 @@
+/* The store describes, in local memory, the far memory that a handle holds. It contains the blocks that the handle
+ * owns, their slabs, the free objects in them, the free objects that the handle has in blocks of other handles and, for
+ * each session, magazines of free objects and queues of retired objects that wait for their epoch. The store is private
+ * to the allocator (this folder) and to the collector (pool/gc). README.md in this folder explains how the parts work
+ * together.
+ *
+ * Terms:
+ *
+ *     own object      an object in a block that this handle owns
+ *     remote object   an object in any other block; large objects are remote for every handle
+ *     in the store    an own object that is free and is in no session's list; its bit in far_slab.in_store is set
+ *     returned        a free object whose bit in the free bitmap in far memory is set, so that the owner of the block
+ *                     may reuse the object
+ *     pending return  a free remote object that this handle must still return
+ *     black           an own object that this handle had in use or in a list after it observed the current collection;
+ *                     the sweep phase of that collection does not free it
+ *     headroom        (update headroom) the last free object of a class in the magazines of a session, reserved for
+ *                     updates
+ *     session-owned   an own object that only one session may use until it frees it (session_owned.c)
+ *
+ * Lock order: far_store.sessions_lock, then far_memory.lock of a session, then far_store.lock. No lock is held across a
+ * verb. Block work, which is any change of blocks and slabs that needs verbs, is done by one task of the handle at a
+ * time, between far_store_enter and far_store_leave, and with a pin. In the comments "both locks" are the lock of a
+ * session (far_memory.lock) and the lock of the store (far_store.lock). "The caller is in the store" means that the
+ * caller is the task between far_store_enter and far_store_leave. */
+#ifndef FAR_POOL_ALLOC_STORE_H
+#define FAR_POOL_ALLOC_STORE_H
+
+#include "base/mutex.h"
+#include "pool/alloc/blocks.h"
+#include "pool/handle.h"
+#include "pool/kind.h"
+
+#include <pthread.h>
+
+/* An item is an entry in a list of objects. It consists of the object's address and of these flags in the upper bits.
+ */
+#define FAR_ITEM_ZERO  (1ull << 63) /* all bytes of the object are zero */
+/* the memory of the object was never used before, so all its bytes are zero; FAR_ITEM_ZERO is set too */
+#define FAR_ITEM_FRESH (1ull << 62)
+
+
+static inline far_addr far_item_addr(uint64_t item) {
+    return item & 0xffffffffffffull;
+}
+
+
+typedef struct far_items {
+    uint64_t *items;
+    uint32_t count, capacity;
+} far_items;
+
+typedef struct far_class far_class;
+typedef struct far_owned_block far_owned_block;
+typedef struct far_slab far_slab;
+
+/* A slab of an own block: some adjacent pages that are divided into objects of one class. Each of its objects is in the
+ * store, in a list of a session, in use, or returned (its bit is set in far memory). Protected by the store's lock. */
+struct far_slab {
+    far_owned_block *block;
+    far_class *class;
+    uint8_t page, pages;      /* the first page of the slab within its block, and the number of its pages */
+    uint32_t objects;         /* number of objects that fit into the slab */
+    /* number of objects that were handed out at least once; objects with this number or a higher one were never handed
+     * out, count as in the store, and are all zero */
+    uint32_t carved;
+    uint32_t stored;          /* number of objects below `carved` that are in the store */
+    uint64_t bits_read_epoch; /* epoch in which the free bits of the slab were last read from far memory */
+    unsigned idle_ticks;      /* number of consecutive ticks that found all objects of the slab in the store */
+    far_slab *next, **link;   /* links of the list of all slabs of this class on this node */
+    /* links of the list of slabs of this class with objects in the store; open_link is NULL while the slab is not
+     * listed */
+    far_slab *open_next, **open_link;
+    uint64_t *black;     /* one bit per object, set if the object is black; this array is stored after in_store */
+    uint64_t in_store[]; /* one bit per object, set if the object is below `carved` and in the store */
+};
+
+/* The free objects and slabs of one class on one memory node. */
+typedef struct far_class_on_node {
+    far_slab *slabs; /* all own slabs of the class on this node */
+    far_slab *open;  /* list of the slabs with objects in the store */
+    uint32_t slab_count;
+    far_items remote; /* free remote objects that any session of this handle may reuse */
+} far_class_on_node;
+
+/* A class contains the objects of one index, type and size. It exists until the handle is closed. */
+struct far_class {
+    uint32_t uid; /* number of the index, 0 for the pool's own objects */
+    unsigned type;
+    uint64_t size;
+    uint64_t footprint; /* bytes of far memory per object: for a large object its blocks, else `size` */
+    /* number of objects that a magazine takes from the store at once; it has room for twice as many */
+    unsigned quantum;
+    bool stable;   /* the memory of its objects is reused only for the same class while the index exists (alloc.h) */
+    bool is_large; /* objects of this class occupy whole blocks, without a slab */
+    _Atomic(const far_type *) info; /* NULL until the index is opened in this handle for the first time */
+    _Atomic(far_index *) index;     /* NULL while the index is not open here; written under the store's lock */
+    far_class *next;                /* next entry in the same hash bucket */
+    far_class_on_node on_node[];    /* one entry per memory node */
+};
+
+/* A block that this handle owns. Protected by the store's lock. */
+struct far_owned_block {
+    far_block_id id;
+    bool used;      /* memory of the block was in use at some time, so the block is not fresh */
+    uint32_t stamp; /* the last collection for which nothing in this block remains to be swept */
+    /* number of session-owned objects in the block; the block is not released while there are any */
+    uint32_t session_owned;
+    /* the block contains an object that is reserved for updates, so it is not released now (exchange.c) */
+    bool has_headroom;
+    uint64_t free_pages;             /* one bit per page, set if the page is free */
+    far_slab *slab[FAR_BLOCK_PAGES]; /* the slab that contains the page, or NULL */
+    far_owned_block *next, **link;   /* links of one of the two lists far_store.blocks */
+};
+
+/* A pending return: a free remote object that must be returned to the owner of its block (or, if it is large, freed).
+ */
+typedef struct far_pending_return {
+    far_addr addr;
+    far_class *class;
+} far_pending_return;
+
+typedef struct far_retired {
+    far_addr addr;
+    far_class *class;
+    /* epoch of the pin under which the object was retired; 0 if the task had no pin, until a later tick sets a value */
+    uint64_t pin;
+    uint64_t ready; /* the first epoch in which the object may be reused */
+} far_retired;
+
+/* A ring of retired objects; its capacity is a power of two. */
+typedef struct far_queue {
+    far_retired *items;
+    size_t first, count, capacity;
+} far_queue;
+
+#define FAR_QUEUES_MAX 16 /* queues per session: one for each number of extra epochs that a type waits */
+
+/* The magazines of a session for one class: free objects that the session hands out without the store's lock. */
+typedef struct far_bin {
+    far_class *class;
+    struct far_bin *next; /* next entry in the same hash bucket */
+    far_items magazine[]; /* one entry per memory node */
+} far_bin;
+
+typedef struct far_session_owned {
+    uint64_t item;
+    far_class *class;
+    /* true: held unused for the reserve of its index; false: the object was allocated with FAR_ALLOC_SESSION_OWNED */
+    bool reserve;
+} far_session_owned;
+
+/* An entry of a session's lookup cache: the bin that serves an index, a type and a size as callers request them. The
+ * entry is validated at each use. */
+typedef struct far_recent {
+    const far_index *index;
+    uint64_t size;
+    unsigned type;
+    far_bin *bin; /* NULL if the entry is empty */
+} far_recent;
+
+/* The state of a session's reserve for one index (session_owned.c). */
+struct far_reserve_state {
+    uint32_t uid;
+    bool complete; /* true if the session holds all objects that the index kind declares */
+};
+
+#define FAR_BINS             64 /* buckets of the hash tables of classes and bins */
+#define FAR_RECENT           16 /* entries of the lookup cache */
+#define FAR_MAGAZINE_OBJECTS 32 /* most objects that a magazine takes from the store at once */
+
+/* The memory of one session. Protected by `lock`, which threads other than the session's take rarely. */
+typedef struct far_memory {
+    far_session *session;
+    struct far_store *store;
+    struct far_memory *next; /* links the list far_store.sessions */
+    far_mutex lock;
+
+    /* Free objects */
+    far_recent recent[FAR_RECENT];
+    far_bin *bins[FAR_BINS];
+    uint64_t magazine_bytes; /* bytes of all objects in the magazines of the session */
+    unsigned next_node;      /* memory node for the next object that may be on any node */
+
+    /* Retired objects */
+    far_queue queues[FAR_QUEUES_MAX];
+    uint64_t retired_bytes;
+    uint64_t epoch_requested;       /* the epoch in which this session last requested the next epoch */
+    uint64_t retired_since_request; /* bytes that this session has retired since that request */
+
+    /* Session-owned objects and reserves */
+    far_session_owned *session_owned;
+    uint32_t session_owned_count;
+    uint32_t reserve_objects; /* number of the session-owned objects that are held for reserves */
+    /* one entry for each index with a reserve that this session has written to */
+    struct far_reserve_state *reserve_states;
+    uint32_t reserve_state_count;
+    far_task *filler; /* the task that is filling a reserve now, or NULL */
+} far_memory;
+
+/* The summary of its memory that a handle publishes in its registry entry (pool/format/clients.h). */
+typedef struct far_handle_usage {
+    uint64_t free_bytes, retired_bytes;
+    uint64_t settled;     /* the last swept collection and the bytes found leaked, packed by far_swept_pack */
+    uint64_t free_events; /* value of far_store.free_events when the summary was made */
+} far_handle_usage;
+
+/* Copies of words of the superblock, as a tick of this handle last read them. Read without a lock. */
+typedef struct far_superblock_copy {
+    _Atomic uint64_t done, wanted, swept, catalog, uids;
+    atomic_uint collector;
+} far_superblock_copy;
+
+typedef struct far_store {
+    far_pool *pool;
+    uint64_t retire_batch_bytes; /* a session with at least so many retired bytes requests the next epoch */
+
+    /* The last collection that this handle observed, and the last one for which all own blocks are swept. While they
+     * differ the handle keeps black bits. Written under the lock, read without it by far_sweep_is_pending. */
+    _Atomic uint32_t collection, swept;
+
+    pthread_mutex_t sessions_lock;
+    far_memory *sessions; /* list of the memories of all open sessions */
+
+    pthread_mutex_t lock; /* protects the rest of the structure except where noted */
+
+    /* Blocks and free objects */
+    far_class *classes[FAR_BINS];
+    _Atomic(far_owned_block *) *owned_blocks; /* by block number; written under the lock, read without it by
+                                                 far_address_is_own */
+    /* two lists, [0] of the blocks with free pages and [1] of the blocks without free pages */
+    far_owned_block *blocks[2];
+    uint32_t block_count;
+    /* address, with the lowest bit set, of an object that was freed although no object in use starts there, or that is
+     * still in use; 0 if there was none since the last check */
+    far_addr invalid_free;
+    uint64_t store_bytes;        /* bytes of all own objects that are in the store */
+    uint64_t remote_bytes;       /* bytes of all remote objects in the lists far_class_on_node.remote */
+    far_pending_return *returns; /* the list of pending returns */
+    size_t return_count;
+    /* bytes of the pending returns, and of the returns that a task is executing now */
+    uint64_t return_bytes;
+    far_items dropped_uids;      /* indexes that this handle dropped; their memory in unowned blocks is not freed yet */
+    far_items large_being_wiped; /* addresses of large objects that tasks of this handle are wiping now */
+
+    /* Block work. Only the task that is in the store (far_store_enter) uses these fields. */
+    far_task *block_task;
+    unsigned next_node;      /* memory node for the next slab that may be on any node */
+    uint32_t *free_from;     /* per memory node, the index of the block where the search for free blocks begins */
+    uint64_t gathered_epoch; /* epoch in which alloc.c last gathered all free memory that it could find */
+    uint64_t *full_epoch;    /* per memory node, the last epoch in which no free block was found there */
+
+    /* The request that this handle observed last (pool/gc/request.c). */
+    uint32_t observed;       /* number of the last observed request */
+    /* pins up to this epoch may hold remote objects that they got before the handle observed the request */
+    uint64_t observed_epoch;
+    bool walk;         /* true while a mark phase may be in progress, so that no remote object may be handed out */
+    bool missed_sweep; /* true if a collection was not swept here before the next one was observed */
+    uint32_t table_checked_for; /* number of the last request for which the table of open indexes was checked */
+    uint32_t released_for;      /* number of the last request for which blocks were released */
+    bool release_blocks;        /* the request demands that handles release blocks with free space */
+    /* true if the previous request to release blocks did not free enough memory, so that blocks with any free space
+     * must be released */
+    bool release_any_block;
+    uint64_t release_epoch; /* observed_epoch of the last request with release_blocks; 0 if there was none */
+
+    /* Copies of words that are published in far memory */
+    far_superblock_copy superblock;
+    far_handle_usage published; /* the amounts that the registry entry contains */
+    /* the amounts as measured at the last tick; they are published when two ticks agree */
+    far_handle_usage last_tick_usage;
+    uint64_t catalog_seen; /* version of the catalog with which the own slabs were last compared (gc/dropped.c) */
+
+    /* Ticks */
+    atomic_bool ticking;  /* true while a tick of this store is running */
+    uint64_t tick_epoch;  /* epoch in which the last tick ran */
+    uint64_t leaked;      /* bytes that the sweep phase of the last collection found leaked in own blocks */
+    atomic_bool trim_due; /* true if some slabs may have become entirely free */
+    /* true after a session was lost, because this handle may own blocks that owned_blocks does not contain */
+    atomic_bool recovery_due;
+    /* true if memory leaked, so that the next tick must request a collection (FAR_SUPER_LOSSES) */
+    atomic_bool collection_due;
+
+    /* Collection */
+    /* true while a task of this handle runs a collection, or briefly prevents other tasks from starting one */
+    atomic_bool collecting;
+    uint64_t marks_max;     /* most bytes of local memory for mark bitmaps; a larger pool is collected in parts */
+
+    /* Out-of-memory path (out_of_memory.c); written by the task that holds FAR_LATCH_OUT_OF_MEMORY. */
+    atomic_uint free_events; /* counts events that made memory free in this handle; any thread adds to it */
+    /* sum of the free events of all handles when the last search for memory failed; 0 if it succeeded */
+    uint64_t exhausted_at;
+    uint32_t release_number; /* number of the last request for blocks that this handle made or waited for */
+    uint64_t stalled_epoch;  /* the epoch that another client prevented from advancing when no memory was found */
+    uint64_t stalled_since;  /* time since which stalled_epoch has not advanced */
+} far_store;
+
+extern const far_type far_pool_type; /* the type of the pool's own objects, which belong to no index */
+
+
+static inline far_store *far_store_of(const far_task *t) {
+    return t->session->pool->store;
+}
+
+
+static inline far_memory *far_memory_of(const far_task *t) {
+    return t->session->memory;
+}
+
+
+/* Returns whether the address is in a block that this handle owns. */
+static inline bool far_address_is_own(const far_store *s, far_addr addr) {
+    far_block_id id;
+    return far_block_of(&s->pool->geometry, addr, &id) &&
+           atomic_load_explicit(&s->owned_blocks[far_block_number(&s->pool->geometry, id)], memory_order_acquire);
+}
+
+
+/* Whether this handle observed a collection that is not swept yet in all own blocks, so that it must keep black bits.
+ * The caller holds the lock of the store or of any session. The lock of a session suffices: the thread that observes a
+ * collection visits every session afterwards, under the lock of that session, and sets the black bits there. A caller
+ * that reads the old value here is therefore followed by that visit. */
+static inline bool far_sweep_is_pending(const far_store *s) {
+    return atomic_load_explicit(&s->collection, memory_order_relaxed) !=
+           atomic_load_explicit(&s->swept, memory_order_relaxed);
+}
+
+
+/* ---- Local structures, without verbs (store.c) ----
+ *
+ * The caller holds the store's lock unless the comment names another lock. */
+
+/* Returns the class of objects of this index, type and size; creates it if needed. Returns NULL if there is no local
+ * memory. */
+far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t size, bool stable);
+
+/* Returns the own block that contains the address, or NULL. */
+far_owned_block *far_owned_block_at(const far_store *s, far_addr addr);
+/* Adds a block that this handle owns now; all its pages are free. Returns NULL if there is no local memory. */
+far_owned_block *far_owned_block_add(far_store *s, far_block_id id, bool used, uint32_t stamp);
+/* Sets which pages of the block are free. Also moves the block to the other list of far_store.blocks if its last free
+ * page was taken, or its first one became free. */
+void far_owned_block_set_free_pages(far_store *s, far_owned_block *block, uint64_t free_pages);
+/* Iterates over all own blocks. Returns the block after `block` (the first one if `block` is NULL), or NULL after the
+ * last. */
+far_owned_block *far_owned_block_next(const far_store *s, const far_owned_block *block);
+/* Removes the block and its slabs from the store. */
+void far_owned_block_remove(far_store *s, far_owned_block *block);
+/* Adds the slabs that the page words of the block describe; none of their objects is in the store. Returns false if
+ * there is no local memory. */
+bool far_owned_block_load_slabs(far_store *s, far_owned_block *block, const uint64_t pages[FAR_BLOCK_PAGES]);
+
+/* Adds a new slab with all its objects in the store. Returns NULL if there is no local memory. */
+far_slab *far_slab_add(far_store *s, far_owned_block *block, unsigned page, unsigned pages, far_class *class);
+/* Removes the slab. The caller marks its pages as free after they are wiped. */
+void far_slab_remove(far_store *s, far_slab *slab);
+/* Returns the own slab that contains the address, or NULL. */
+far_slab *far_slab_at(const far_store *s, far_addr addr);
+/* Iterates over the slabs of a block. Returns the slab after `previous` (the first one if `previous` is NULL), or NULL
+ * after the last. */
+far_slab *far_slab_in(const far_owned_block *block, const far_slab *previous);
+/* Iterates over the slabs of all own blocks. Returns the slab after `previous` (the first one if `previous` is NULL),
+ * or NULL after the last. */
+far_slab *far_slab_next(const far_store *s, const far_slab *previous);
+far_addr far_slab_base(const far_store *s, const far_slab *slab);
+
+
+static inline far_index *far_class_index(const far_class *class) {
+    return atomic_load_explicit(&class->index, memory_order_acquire);
+}
+
+
+static inline const far_type *far_class_info(const far_class *class) {
+    return atomic_load_explicit(&class->info, memory_order_acquire);
+}
+
+
+/* Returns whether updates replace objects of this class, so that each session reserves its last free one for updates.
+ */
+static inline bool far_class_is_swapped(const far_class *class) {
+    const far_type *info = far_class_info(class);
+    return info && info->swapped;
+}
+
+
+static inline uint64_t far_page_mask(unsigned page, unsigned pages) {
+    return (pages == 64 ? UINT64_MAX : ((1ull << pages) - 1)) << page;
+}
+
+
+/* Returns whether all objects of the slab are in the store. */
+static inline bool far_slab_is_free(const far_slab *slab) {
+    return slab->stored + (slab->objects - slab->carved) == slab->objects;
+}
+
+
+/* Adds an object that became free in this handle. An own object goes to the store. A remote object goes to the list of
+ * remote objects of its class, or becomes a pending return if a mark phase may be in progress or if `pin`, the epoch
+ * under which the object was unlinked, is not after the epoch in which the last request was observed. The object is
+ * ignored if its slab belongs to another class by now, because its index was dropped. */
+void far_store_add_free(far_store *s, far_class *class, far_addr addr, uint64_t pin);
+/* Adds the object to the pending returns. */
+void far_store_queue_return(far_store *s, far_class *class, far_addr addr);
+/* Removes from the store an object that a collection found to be in use, so that it is not handed out. */
+void far_store_withdraw(far_store *s, far_slab *slab, uint32_t number);
+/* Adds an object that became free like far_store_add_free, but prefers the session's magazine while that has room,
+ * because memory that was used last should be handed out next. The caller holds both locks. */
+void far_magazine_add(far_memory *m, far_class *class, far_addr addr, uint64_t pin);
+/* Sets the black bit of the object if it is an own one. */
+void far_store_set_black(far_store *s, far_addr addr);
+/* Takes up to `wanted` free objects on the node and returns their number. Remote objects are taken first, or not at all
+ * if own_only is set. */
+unsigned far_store_take(far_store *s, far_class *class, unsigned node, unsigned wanted, bool own_only,
+                        uint64_t items[]);
+
+/* doubles the capacity of the list; returns false if there is no local memory */
+bool far_items_enlarge(far_items *list);
+
+
+/* Appends an item to the list. Returns false if there is no local memory. */
+static inline bool far_items_add(far_items *list, uint64_t item) {
+    if (list->count == list->capacity && !far_items_enlarge(list))
+        return false;
+    list->items[list->count++] = item;
+    return true;
+}
+
+
+/* ---- Bins of a session, under the lock of the session (store.c) ---- */
+
+/* Returns the session's bin for the class; creates it if needed. Returns NULL if there is no local memory. */
+far_bin *far_bin_of_class(far_memory *m, far_class *class);
+/* Finds or creates the bin for an index (NULL: the pool itself), a type and a size, and caches it for far_bin_cached.
+ */
+far_bin *far_bin_look_up(far_memory *m, far_index *index, unsigned type, uint64_t size);
+
+
+static inline far_recent *far_recent_entry(far_memory *m, unsigned type, uint64_t size) {
+    return &m->recent[(type + size / FAR_GRANULE) % FAR_RECENT];
+}
+
+
+/* Returns the bin in the lookup cache, or NULL. After an index is closed, another far_index may get the same address;
+ * the cached entry is then ignored because the class does not name that index. */
+static inline far_bin *far_bin_cached(far_memory *m, const far_index *index, unsigned type, uint64_t size) {
+    const far_recent *r = far_recent_entry(m, type, size);
+    bool known = r->bin && r->index == index && r->size == size && r->type == type;
+    return known && far_class_index(r->bin->class) == index ? r->bin : NULL;
+}
+
+
+/* Returns the bin for an index, a type and a size. Returns NULL if there is no local memory, or if the index kind has
+ * no such type or size. */
+static inline far_bin *far_bin_get(far_memory *m, far_index *index, unsigned type, uint64_t size) {
+    far_bin *bin = far_bin_cached(m, index, type, size);
+    return bin ? bin : far_bin_look_up(m, index, type, size);
+}
+
+
+/* ---- Visits of all objects in the lists of sessions (store.c) ---- */
+
+/* Callbacks for far_store_visit; each may be NULL. in_magazine, headroom and retired return whether the object stays in
+ * its list. All callbacks except `begin` run with the lock of the visited session and the lock of the store. */
+typedef struct far_visit {
+    /* Runs before the other callbacks, with far_store.sessions_lock and far_store.lock. sessions_lock stays locked
+     * during the whole visit. If `begin` returns false, the visit ends. */
+    bool (*begin)(far_store *s, void *ctx);
+    /* Called for each object in a magazine. */
+    bool (*in_magazine)(far_store *s, far_class *class, uint64_t item, void *ctx);
+    /* Called instead of in_magazine for the one object of each class that the session reserves for updates, if the
+     * index is open in this handle. If `headroom` is NULL, in_magazine is called for the reserved object too. */
+    bool (*headroom)(far_store *s, far_class *class, uint64_t item, void *ctx);
+    /* Called for each retired object. */
+    bool (*retired)(far_store *s, const far_retired *item, void *ctx);
+    /* Called for each session-owned object, including the objects of reserves. */
+    void (*session_owned)(far_store *s, const far_session_owned *object, void *ctx);
+    void *ctx;
+} far_visit;
+void far_store_visit(far_store *s, const far_visit *visit); /* visits all sessions; the caller holds no lock */
+/* visits one session; the caller holds both locks */
+void far_memory_visit(far_store *s, far_memory *m, const far_visit *visit);
+
+/* A callback for in_magazine that moves the object to the store. */
+bool far_item_to_store(far_store *s, far_class *c, uint64_t item, void *ctx);
+/* Moves all objects from the magazines of all sessions to the store. The caller holds no lock. */
+void far_magazines_empty(far_store *s);
+/* Moves the objects from all magazines to the store, except the objects that are reserved for updates. The reserved
+ * objects of the class `all` are moved too. */
+void far_magazines_empty_to_headroom(far_store *s, far_class *all);
+/* Turns all objects in the lists of remote objects into pending returns. The caller holds the store's lock.
+ */
+void far_remote_lists_queue_return(far_store *s);
+
+/* ---- store_life.c ---- */
+
+/* far_store_enter begins block work and far_store_leave ends it. Only one task of the handle is in the store at a time;
+ * the others wait in order. */
+void far_store_enter(far_task *t);
+void far_store_leave(far_task *t);
+
+/* The state of a task's batch of verbs. The allocator and the collector save it before they execute verbs of their own
+ * inside of an operation, because the operation may have added verbs that are not posted yet. */
+typedef struct far_saved_batch {
+    struct far_batch_box *open;
+    int refused;
+    bool background;
+} far_saved_batch;
+far_saved_batch far_batch_save(far_task *t);
+void far_batch_restore(far_task *t, far_saved_batch saved);
+
+/* ---- Slabs; the caller is in the store, and has a pin (slabs.c) ---- */
+
+/* Makes a new slab for the class in an own block with free pages. Returns 1 if done, 0 if no own block has room. */
+int far_slab_cut(far_task *t, far_class *class, unsigned node);
+/* Moves objects of the class that were returned to own slabs into the store. Returns 1 if there were such objects, 0 if
+ * not. */
+int far_slabs_take_returned(far_task *t, far_class *class, unsigned node);
+/* Moves the returned objects of all own slabs into the store. Returns 0 or an error. */
+int far_slabs_take_all_returned(far_task *t);
+/* Wipes the slab at `base`, so that its pages become free. Without `dropped` this is done only if all objects of the
+ * slab are in the store. With `dropped`, which is set for the slab of a dropped index, the slab is wiped in any case.
+ * Returns 1 if done, 0 if not. */
+int far_slab_release(far_task *t, far_addr base, bool dropped);
+/* Releases slabs that are entirely free, and then blocks without slabs. Without `all` only the slabs that have been
+ * free for some ticks are released. */
+int far_slabs_trim(far_task *t, bool all);
+
+/* ---- Blocks that change their owner; the caller is in the store, and has a pin (exchange.c) ---- */
+
+/* Takes free blocks of the node, or adopts an orphan that may have room for the class. Returns 1 if it got a block, 0
+ * if there is none. */
+int far_block_acquire(far_task *t, far_class *class, unsigned node);
+/* Adopts the orphan. Returns 1 if this handle owns the block now, 0 if another handle adopted it first. */
+int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry);
+/* Adopts the orphan like far_block_adopt, for a task that has a pin but is not in the store. */
+int far_store_adopt_block(far_task *t, far_block_id id, const uint64_t *entry);
+/* Adopts all orphans of the pool. */
+int far_orphans_adopt_all(far_task *t);
+
+/* Which own blocks far_blocks_release turns into orphans. Blocks with session-owned objects are never released. */
+typedef enum {
+    FAR_RELEASE_WITH_ROOM, /* blocks with enough free space, without slabs of unlisted indexes */
+    FAR_RELEASE_ALL,       /* all blocks without slabs of unlisted indexes */
+    FAR_RELEASE_AT_CLOSE   /* all blocks */
+} far_release_scope;
+int far_blocks_release(far_task *t, far_release_scope which);
+
+/* Called after a session was lost and is fenced. Adds blocks to the store that this handle owns according to the block
+ * table, but that the store does not contain, and finishes the wiping of large objects that the session began. */
+int far_blocks_recover_unknown(far_task *t);
+
+/* The functions for returning objects and freeing large objects do not require that the caller is in the store. */
+
+/* Returns objects of slabs to the owners of their blocks by setting their free bits. Sorts the array. */
+int far_free_bits_add(far_task *t, far_pending_return *objects, size_t count);
+/* Frees the large object at `head`. `word` is word 0 of its block entry. Returns 0 if another client freed it first. */
+int far_store_free_large(far_task *t, far_block_id head, uint64_t word);
+
+/* ---- retire.c ---- */
+
+/* Appends a retired object to the session's queue for its type. The caller holds the session's lock. */
+void far_queue_add(far_memory *m, far_retired item);
+/* Makes some retired objects of the session free, if their epoch has come. Returns their number. */
+int far_reclaim_session(far_task *t, far_memory *m);
+/* Makes all retired objects of all sessions free that have reached their epoch. Large objects become pending returns.
+ */
+void far_reclaim_all(far_task *t);
+/* Executes the pending returns, which sets the free bits of objects in slabs and frees large objects. Returns 0 or an
+ * error. */
+int far_returns_flush(far_task *t);
+/* Returns whether any session holds an object that was retired under a pin up to that epoch. With `remote_only` only
+ * remote objects count. */
+bool far_has_retired(far_store *s, uint64_t up_to, bool remote_only);
+
+/* ---- The sweep phase; the caller is in the store, and has a pin (pool/gc/sweep.c) ---- */
+
+/* Sweeps the next own blocks for the collection that was observed last. Returns 1 if there is more to do. */
+int far_sweep_step(far_task *t);
+/* Returns whether the collection that was observed last can be swept now. Callers need not be in the store. */
+bool far_sweep_is_due(far_store *s);
+/* Sweeps a block that was just adopted, before any of its objects is handed out. */
+int far_sweep_block(far_task *t, far_owned_block *block);
+
+/* ---- pool/gc/request.c ---- */
+
+/* Turns the remote objects in magazines and lists into pending returns. */
+void far_remote_objects_queue_return(far_store *s);
+/* A callback for far_visit.retired that sets the object black if it is own, and leaves it in the queue. */
+bool far_retired_set_black(far_store *s, const far_retired *item, void *ctx);
+
+/* ---- upkeep.c ---- */
+
+/* Adds up the memory that all handles hold. For this handle the current amounts are used, for the others the published
+ * ones. The sum of free_events changes whenever memory becomes free in another handle, or a handle joins or leaves. */
+int far_handle_usage_sum(far_task *t, far_handle_usage *sum);
+
+/* ---- out_of_memory.c ---- */
+
+/* Records that memory became free in this handle, or that this handle returned memory to the pool. */
+void far_memory_note_freed(far_store *s);
+
+/* ---- Session-owned objects, under the lock of the session except where noted (session_owned.c) ---- */
+
+/* Returns whether the session holds the complete reserve of the index, or the index declares none. */
+bool far_reserve_is_full(far_memory *m, const far_index *index);
+/* Completes the session's reserve for the index. The caller holds no lock. */
+int far_reserve_fill(far_task *t, far_index *index);
+/* Takes an object from the reserve, on this node if `must` is set. Returns false if the reserve has none. */
+bool far_reserve_take(far_memory *m, far_class *class, unsigned node, bool must, uint64_t *item);
+/* Makes an own object session-owned. 1: done; 0: its block is not owned by this handle any more. */
+int far_session_own(far_memory *m, far_class *class, uint64_t item, bool reserve);
+/* Ends the session's ownership of the object. The caller decides what happens with the object. */
+void far_session_owned_remove(far_memory *m, far_addr addr);
+/* Frees the session-owned objects of indexes that are not open here, or all session-owned objects. */
+void far_session_owned_free(far_memory *m, bool all);
+/* Frees the session-owned objects of all sessions that belong to indexes which are not open here. The caller holds no
+ * lock. */
+void far_session_owned_free_closed(far_store *s);
+
+
+/* Ends the session's ownership of an object that is being freed or retired, if it is session-owned. */
+static inline void far_session_owned_forget(far_memory *m, far_addr addr) {
+    if (m->session_owned_count > m->reserve_objects)
+        far_session_owned_remove(m, addr);
+}
+
+
+/* ---- alloc.c ---- */
+
+/* Allocates an object of the class, with verbs if needed. The object is on `node` if `must` is set; otherwise `node` is
+ * only preferred. own_only excludes remote objects. The function neither fills nor uses a reserve, and does not zero
+ * the object. */
+int far_alloc_item(far_task *t, far_class *class, unsigned node, bool must, bool own_only, uint64_t *item);
+
+#endif

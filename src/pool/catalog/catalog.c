@@ -1,0 +1,697 @@
+/* The catalog (catalog.h): reading, creating, dropping and listing indexes. open_table.c contains opening and closing.
+ *
+ * A client that adds an index writes a new catalog object and publishes it by a CAS of the catalog word, under a pin.
+ * While the pin is held, the address in the catalog word cannot reappear with other content, because an object that was
+ * reachable under a pin is not reused before the pin ends. Within one catalog object entries are only removed, and the
+ * number in the catalog word counts the listed entries. So if the CAS finds the catalog word unchanged, the list is
+ * unchanged, except for entries that were just flagged as dropped. */
+#include "pool/catalog/catalog.h"
+#include "base/error.h"
+#include "pool/catalog/layout.h"
+#include "pool/catalog/options.h"
+#include "pool/epoch/stalled.h"
+#include "pool/format/owner.h"
+#include "pool/gc/request.h"
+#include "task/latch.h"
+#include "task/progress.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define WALK_TICKS 600000u /* number of ticks that a drop waits for index walks that have the index open */
+/* number of short pauses of a drop that waits for index walks, before they become longer */
+#define WALK_SHORT_PAUSES 16u
+#define WALK_PAUSE_TICKS  16u
+/* number of short pauses of a task that waits for another client's drop, before they become longer */
+#define MET_SHORT_PAUSES 16u
+/* length of the later pauses; longer than WALK_PAUSE_TICKS, so that a running drop renews its mark in between */
+#define MET_PAUSE_TICKS 64u
+/* number of ticks for which the task that waits for another client's drop waits for two epochs, which prove that no
+ * operation is running under the drop mark */
+#define MET_EPOCH_TICKS 10000u
+
+_Static_assert(MET_PAUSE_TICKS >= 4 * WALK_PAUSE_TICKS,
+               "a running drop renews its mark between two reads of a waiting client");
+
+
+static far_addr catalog_word(void) {
+    return far_addr_make(0, FAR_SUPER_CATALOG);
+}
+
+
+static uint64_t hash_name(const char *name) {
+    return XXH3_64bits(name, strlen(name));
+}
+
+
+static uint64_t hash_record(const far_index_record *record) {
+    return XXH3_64bits(&record->uid, offsetof(far_index_record, check) - offsetof(far_index_record, uid));
+}
+
+
+void far_catalog_unpin(far_task *t) {
+    far_task_wait_for(t, FAR_WAIT_ALL);
+    far_pin_drop(t);
+}
+
+
+static int fail_corrupt(const char *what) {
+    return far_fail(FAR_ERR_CORRUPT, "the catalog is damaged: %s", what);
+}
+
+
+/* Returns the hash of all entries up to `entry`; `check` is the hash of the preceding entries. */
+static uint64_t extend_hash(uint64_t check, const far_catalog_entry *entry) {
+    return XXH3_64bits_withSeed(entry, sizeof(*entry), check);
+}
+
+
+/* Removes dropped entries from the view, and checks the hash. */
+static int keep_listed_entries(far_catalog_view *view) {
+    uint64_t check = 0;
+    for (unsigned i = 0; i < view->head.entries; i++) {
+        far_catalog_entry entry = view->entries[i];
+        bool gone = far_catalog_word_addr(entry.record) == (entry.record ^ FAR_CATALOG_DROPPED);
+        entry.record ^= gone ? FAR_CATALOG_DROPPED : 0;
+        check = extend_hash(check, &entry);
+        entry.place = i;
+        if (!gone)
+            view->entries[view->count++] = entry;
+    }
+    return check == view->head.check ? 0 : fail_corrupt("its entries do not match their hash");
+}
+
+
+static int read_current_catalog(far_task *t, far_catalog_view *view) {
+    *view = (far_catalog_view){0};
+    int err = far_read_word(t, catalog_word(), &view->word);
+    if (err < 0 || view->word == 0)
+        return err;
+    far_addr addr = far_catalog_word_addr(view->word);
+    far_read(t, addr, &view->head, sizeof(view->head));
+    if ((err = far_wait(t)) < 0)
+        return err;
+    if (view->head.magic != FAR_CATALOG_MAGIC || view->head.entries - 1 >= FAR_CATALOG_ENTRIES_MAX)
+        return fail_corrupt("its head is not valid");
+    view->entries = far_scratch(t, view->head.entries * sizeof(*view->entries));
+    if (!view->entries)
+        return far_fail(FAR_ERR_NO_MEMORY, "not enough local memory to read or change the catalog");
+    far_read(t, addr + sizeof(view->head), view->entries, view->head.entries * sizeof(*view->entries));
+    err = far_wait(t);
+    return err < 0 ? err : keep_listed_entries(view);
+}
+
+
+static far_addr entry_addr(const far_catalog_view *view, const far_catalog_entry *entry) {
+    return far_catalog_word_addr(view->word) + sizeof(far_catalog_head) + entry->place * sizeof(*entry);
+}
+
+
+/* Replaces the catalog word that `view` was read under by `word`. Returns 1 if it was replaced, 0 if another client was
+ * faster. */
+static int swap_catalog_word(far_task *t, const far_catalog_view *view, uint64_t word) {
+    uint64_t old;
+    assert(t->pin.epoch != 0 && word != view->word);
+    int err = far_cas_word(t, catalog_word(), view->word, word, &old);
+    if (err < 0 || old != view->word)
+        return err;
+    if (view->word && far_catalog_word_addr(word) != far_catalog_word_addr(view->word))
+        far_retire(t, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view->word),
+                   far_catalog_bytes(view->head.entries));
+    return 1;
+}
+
+
+/* Reads the catalog and completes pending drops. A dropped index is removed for good only when the catalog word has the
+ * reduced count, because a client that read the list earlier then fails to publish its copy. Before that, a view must
+ * not omit the index. Therefore this function reduces the count if the client that flagged the entry has not done so
+ * yet. */
+int far_catalog_read(far_task *t, far_catalog_view *view) {
+    for (;;) {
+        far_scratch_mark mark = far_scratch_here(t);
+        int err = far_pin_take(t); /* the pin prevents that the catalog object is reused while it is read */
+        if (err < 0 || (err = read_current_catalog(t, view)) < 0 || view->count == view->word >> 48)
+            return err;
+        far_addr addr = far_catalog_word_addr(view->word);
+        err = swap_catalog_word(t, view, view->count ? far_catalog_word(addr, view->count) : 0);
+        if (err < 0)
+            return err;
+        if (err == 1)
+            far_wake_quiescent_handles(t); /* wakes quiescent handles, which may own slabs of the dropped index */
+        far_scratch_back(t, mark);
+    }
+}
+
+
+const far_catalog_entry *far_catalog_find_uid(const far_catalog_view *view, uint32_t uid) {
+    for (unsigned i = 0; i < view->count; i++)
+        if (view->entries[i].uid == uid)
+            return &view->entries[i];
+    return NULL;
+}
+
+
+int far_catalog_read_record(far_task *t, const far_catalog_entry *entry, far_index_record *record) {
+    far_read(t, entry->record, record, sizeof(*record));
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    if (record->magic != FAR_RECORD_MAGIC || record->uid != entry->uid || record->check != hash_record(record) ||
+        record->kind[sizeof(record->kind) - 1] || record->name[FAR_NAME_MAX] || record->options[FAR_OPTIONS_TEXT_MAX])
+        return fail_corrupt("the record of an index is not valid");
+    return 0;
+}
+
+
+int far_catalog_find(far_task *t, const far_catalog_view *view, const char *name, far_catalog_entry *entry,
+                     far_index_record *record) {
+    uint64_t hash = hash_name(name);
+    for (unsigned i = 0; i < view->count; i++) {
+        if (view->entries[i].name_hash != hash)
+            continue;
+        int err = far_catalog_read_record(t, &view->entries[i], record);
+        if (err < 0)
+            return err;
+        if (strcmp(record->name, name) == 0) {
+            *entry = view->entries[i];
+            return 0;
+        }
+    }
+    return far_fail(FAR_ERR_NOT_FOUND, "there is no index '%s'", name);
+}
+
+
+/* Called when the drop mark is still the same and the epoch has not advanced. Either the client that the mark names is
+ * stalled, or another client holds up the epoch; in the second case the mark may be abandoned, and the client that it
+ * names may work normally. Fails with FAR_ERR_BUSY and names the stalled client. */
+static int fail_naming_stalled_client(far_task *t, uint64_t mark) {
+    far_stalled_client b;
+    char who[FAR_CLIENT_DESCRIPTION];
+    uint64_t epoch, word = 0;
+    int err = far_epoch_read(t, &epoch);
+    if (err < 0 || (err = far_stalled_client_find(t, epoch, &b)) < 0 ||
+        (err = far_read_word(t, far_client_entry(far_owner_client(mark)), &word)) < 0)
+        return err;
+    unsigned handle = far_client_handle_of(word);
+    if (handle != b.id && handle != far_task_pool(t)->team.own->id)
+        return far_fail_stalled(t, "the check whether a client is still dropping the index");
+    far_client_describe(t, far_owner_client(mark), far_owner_generation(mark), who);
+    return far_fail(FAR_ERR_BUSY, "the index is being dropped by %s, which makes no progress", who);
+}
+
+
+int far_catalog_resolve_mark(far_task *t, const far_catalog_entry *entry, uint64_t mark, far_mark_history *met) {
+    int gone = mark == met->abandoned ? 1 : far_owner_confirm_failed(t, mark);
+    if (gone == 0 && mark == met->unproven)
+        return fail_naming_stalled_client(t, mark);
+    if (gone == 0)
+        met->mark = mark;
+    if (gone <= 0)
+        return gone;
+    far_point(t, "catalog:clear_mark");
+    uint64_t old;
+    int err = far_cas_word(t, entry->record + offsetof(far_index_record, mark), mark, 0, &old);
+    return err < 0 ? err : 1;
+}
+
+
+int far_catalog_wait_for_drop(far_task *t, far_mark_history *met, unsigned attempt) {
+    const uint64_t tick = far_tick(far_task_fabric(t));
+    assert(t->pin.epoch == 0);
+    far_back_off(t, attempt);
+    if (met->mark == 0 || attempt < MET_SHORT_PAUSES) {
+        met->mark = 0;
+        return 0;
+    }
+    far_sleep(t, MET_PAUSE_TICKS * tick);
+    int late = far_wait_epochs_until(t, 2, far_now(t) + MET_EPOCH_TICKS * tick);
+    if (late < 0)
+        return late;
+    *met = late ? (far_mark_history){.unproven = met->mark} : (far_mark_history){.abandoned = met->mark};
+    return 0;
+}
+
+
+/* Publishes a new catalog object with one entry more. Returns 1 if it was published, 0 if another client was faster. */
+static int publish_longer_catalog(far_task *t, const far_catalog_view *view, const far_catalog_entry *added) {
+    const unsigned count = view->count + 1;
+    const uint64_t bytes = far_catalog_bytes(count);
+    far_object object;
+    far_catalog_head *head = far_scratch(t, bytes);
+    int err = head ? far_alloc(t, NULL, FAR_POOL_TYPE_CATALOG, bytes, 0, 0, &object)
+                   : far_fail(FAR_ERR_NO_MEMORY, "not enough local memory to read or change the catalog");
+    if (err < 0)
+        return err;
+    *head = (far_catalog_head){.magic = FAR_CATALOG_MAGIC, .entries = count};
+    far_catalog_entry *entries = (far_catalog_entry *)(head + 1);
+    for (unsigned i = 0; i < count; i++) {
+        entries[i] = i < view->count ? view->entries[i] : *added;
+        entries[i].place = 0;
+        head->check = extend_hash(head->check, &entries[i]);
+    }
+    far_write(t, object.addr, head, bytes);
+    if ((err = far_wait(t)) < 0)
+        return err;
+    far_point(t, "catalog:swing");
+    err = swap_catalog_word(t, view, far_catalog_word(object.addr, count));
+    if (err == 0) {
+        far_count_retry(t);
+        far_free(t, NULL, FAR_POOL_TYPE_CATALOG, object.addr, bytes);
+    }
+    return err;
+}
+
+
+/* Reads the catalog, and fails with FAR_ERR_EXISTS if it lists an index of this name. */
+static int check_name_is_free(far_task *t, const char *name, far_catalog_view *view) {
+    far_catalog_entry found;
+    far_index_record record;
+    int err = far_catalog_read(t, view);
+    if (err == 0 && (err = far_catalog_find(t, view, name, &found, &record)) == 0)
+        err = far_fail(FAR_ERR_EXISTS, "index '%s' exists already", name);
+    return err == FAR_ERR_NOT_FOUND ? 0 : err;
+}
+
+
+static int add_to_catalog(far_task *t, const char *name, const far_catalog_entry *added) {
+    for (;;) {
+        far_scratch_mark mark = far_scratch_here(t);
+        far_catalog_view view;
+        int err = check_name_is_free(t, name, &view);
+        if (err < 0)
+            return err;
+        if (view.count == FAR_CATALOG_ENTRIES_MAX)
+            return far_fail(FAR_ERR_NO_MEMORY, "the catalog is full: drop an index first");
+        if ((err = publish_longer_catalog(t, &view, added)) != 0)
+            return err < 0 ? err : 0;
+        far_scratch_back(t, mark);
+    }
+}
+
+
+/* Removes an index from the catalog; needs no memory. Returns FAR_ERR_NOT_FOUND if the catalog does not list the index.
+ * A client that copied the list before the entry was flagged may publish the entry again. Therefore the loop ends only
+ * when the catalog does not list the index any more. */
+static int remove_from_catalog(far_task *t, uint32_t uid) {
+    for (bool flagged = false;;) {
+        far_scratch_mark mark = far_scratch_here(t);
+        far_catalog_view view;
+        uint64_t old;
+        int err = far_catalog_read(t, &view);
+        const far_catalog_entry *entry = err < 0 ? NULL : far_catalog_find_uid(&view, uid);
+        if (entry)
+            err = far_cas_word(t, entry_addr(&view, entry), entry->record, entry->record | FAR_CATALOG_DROPPED, &old);
+        if (err < 0 && flagged)
+            /* The next client that reads the catalog completes this drop, but does not free the memory of the index.
+             * Therefore a collection is requested. */
+            far_memory_note_failed_session(far_task_pool(t));
+        if (err < 0 || !entry)
+            return err < 0 || flagged ? err : FAR_ERR_NOT_FOUND;
+        flagged |= old == entry->record;
+        far_point(t, "catalog:gone");
+        far_scratch_back(t, mark);
+    }
+}
+
+
+/* ---- Creating an index ---- */
+
+static uint32_t highest_uid(const far_catalog_view *view) {
+    uint32_t highest = 0;
+    for (unsigned i = 0; i < view->count; i++)
+        if (view->entries[i].uid > highest)
+            highest = view->entries[i].uid;
+    return highest;
+}
+
+
+/* Assigns a new uid and a new secret to the index. Fails if the uid is not higher than every uid listed before, because
+ * the objects of two indexes with the same uid could not be distinguished. */
+static int assign_uid_and_secret(far_task *t, const far_catalog_view *before, far_index *index) {
+    uint64_t given;
+    far_faa(t, far_addr_make(0, FAR_SUPER_NEXT_UID), 1, &given);
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    if (given >= FAR_UID_MAX)
+        return far_fail(FAR_ERR_NO_MEMORY, "the pool has used all its index numbers: copy its indexes to a new pool");
+    if (given < highest_uid(before))
+        return far_fail(FAR_ERR_CORRUPT,
+                        "the pool's counter of index numbers is damaged: number %u is in use already ('farindex check "
+                        "--repair' corrects "
+                        "it)",
+                        (unsigned)given + 1);
+    index->uid = (uint32_t)given + 1;
+    far_host *host = far_task_fabric(t)->host;
+    host->ops->secret(host, index->secret, sizeof(index->secret));
+    return 0;
+}
+
+
+static int write_record(far_task *t, far_index *index) {
+    far_object object;
+    int err = far_alloc(t, NULL, FAR_POOL_TYPE_RECORD, sizeof(far_index_record), 0, 0, &object);
+    if (err < 0)
+        return err;
+    index->record = object.addr;
+    far_index_record record = {.magic = FAR_RECORD_MAGIC, .uid = index->uid, .descriptor = index->descriptor};
+    memcpy(record.secret, index->secret, sizeof(record.secret));
+    strncpy(record.kind, index->kind->name, sizeof(record.kind) - 1);
+    strcpy(record.name, index->name);
+    strcpy(record.options, index->options_text);
+    record.check = hash_record(&record);
+    far_write(t, object.addr, &record, sizeof(record));
+    return far_wait(t);
+}
+
+
+/* Calls the kind to build the empty structure of a new index and its local state. No other client can find the index
+ * yet. */
+static int build_index(far_task *t, const far_catalog_view *before, far_index *index) {
+    int err = assign_uid_and_secret(t, before, index);
+    if (err < 0)
+        return err;
+    uint32_t key = t->index_key;
+    t->index_key = index->uid;
+    err = index->kind->create(t, index);
+    if (err >= 0)
+        err = index->kind->open(t, index);
+    t->index_key = key;
+    return err;
+}
+
+
+/* Enters the index into the handle's table of open indexes, and then lists it in the catalog. So it is open in this
+ * handle as soon as other clients can find it. */
+static int publish_index(far_task *t, far_index *index) {
+    unsigned slot;
+    int err;
+    far_latch(t, FAR_LATCH_OPEN_TABLE);
+    for (unsigned attempt = 0; (err = far_open_table_add(t, index->uid, true, &slot)) > 0; attempt++) {
+        far_unlatch(t, FAR_LATCH_OPEN_TABLE);
+        far_back_off(t, attempt);
+        far_latch(t, FAR_LATCH_OPEN_TABLE);
+    }
+    if (err >= 0) {
+        far_catalog_entry entry = {.record = index->record, .name_hash = hash_name(index->name), .uid = index->uid};
+        far_point(t, "catalog:publish");
+        err = add_to_catalog(t, index->name, &entry);
+        if (err >= 0)
+            far_index_link(index, slot, true);
+        else
+            far_open_table_remove(t, slot);
+    }
+    far_unlatch(t, FAR_LATCH_OPEN_TABLE);
+    return err;
+}
+
+
+int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind, const char *options,
+                       far_index **index) {
+    far_catalog_view view;
+    /* one pin protects the whole creation, so a collection that begins in the meantime waits for the end of the
+     * creation */
+    int err = check_name_is_free(t, name, &view);
+    if (err < 0)
+        return err;
+    far_index *made = far_index_new(far_task_pool(t), kind, name, 0);
+    if (!made)
+        return far_fail(FAR_ERR_NO_MEMORY, "not enough local memory to create an index");
+    if (options)
+        strncpy(made->options_text, options, FAR_OPTIONS_TEXT_MAX);
+    err = far_index_options_parse(kind, options, made->options);
+    bool opened = false;
+    if (err >= 0 && (err = build_index(t, &view, made)) >= 0) {
+        opened = true;
+        if ((err = write_record(t, made)) >= 0)
+            err = publish_index(t, made);
+    }
+    if (err >= 0) {
+        *index = made;
+        return 0;
+    }
+
+    /* Creating the index failed, so its memory is freed. A lost session frees nothing, because it can send no verb and
+     * may even have published the index. A later collection frees the memory if the index is not listed. */
+    if (opened)
+        kind->close(made);
+    if (err != FAR_ERR_FENCED && err != FAR_ERR_UNREACHABLE) {
+        if (made->record)
+            far_free(t, NULL, FAR_POOL_TYPE_RECORD, made->record, sizeof(far_index_record));
+        if (made->uid)
+            far_memory_note_dropped_index(far_task_pool(t), made->uid);
+    }
+    far_index_free(made);
+    return err;
+}
+
+
+/* ---- Dropping an index ---- */
+
+/* Creates a new drop mark. Each mark belongs to one pin, because a dropping client that takes another pin first
+ * replaces its mark. So if a mark is unchanged for two epochs, no operation is running under it, and any client may
+ * clear it, whichever client it names. If the dropping client is still running, it notices that its mark is gone and
+ * starts again. */
+static uint64_t make_drop_mark(far_task *t) {
+    uint64_t number = atomic_fetch_add_explicit(&far_task_pool(t)->drop_marks_issued, 1, memory_order_relaxed);
+    return far_owner_of_session(t) | number << FAR_OWNER_BITS;
+}
+
+
+/* Sets our drop mark in the record of the index. Returns 1 if the mark was set, 0 if the caller must read the catalog
+ * again. */
+static int mark_for_drop(far_task *t, const far_catalog_entry *entry, uint64_t mark, far_mark_history *met) {
+    uint64_t old;
+    assert(t->pin.epoch != 0 && mark != 0);
+    far_point(t, "catalog:mark");
+    int err = far_cas_word(t, entry->record + offsetof(far_index_record, mark), 0, mark, &old);
+    if (err < 0 || old == 0)
+        return err < 0 ? err : 1;
+    return (err = far_catalog_resolve_mark(t, entry, old, met)) < 0 ? err : 0;
+}
+
+
+/* Replaces our mark by a new one under a new pin. Returns 1 if the index is still listed and marked by us, 0 if the
+ * caller must read the catalog again. */
+static int renew_mark(far_task *t, const far_catalog_entry *entry, uint64_t *mark) {
+    far_scratch_mark here = far_scratch_here(t);
+    far_catalog_view view;
+    uint64_t renewed = make_drop_mark(t), old = 0;
+    int err = far_catalog_read(t, &view);
+    bool listed = err >= 0 && far_catalog_find_uid(&view, entry->uid);
+    far_scratch_back(t, here);
+    far_point(t, "catalog:renew_mark");
+    if (listed)
+        err = far_cas_word(t, entry->record + offsetof(far_index_record, mark), *mark, renewed, &old);
+    if (err < 0 || !listed || old != *mark)
+        return err < 0 ? err : 0;
+    *mark = renewed;
+    return 1;
+}
+
+
+/* Returns whether an index that this task is dropping is open: 0 no, 1 by index walks. Returns FAR_ERR_BUSY if a user
+ * has it open, or if a walk has not ended by `until`: its handle may be stalled, or its word in the table may be
+ * damaged. */
+static int check_openers(far_task *t, const char *name, uint32_t uid, uint64_t until) {
+    unsigned handle = 0;
+    int open = far_open_table_find_users(t, uid, &handle);
+    if (open == 2)
+        return far_fail(FAR_ERR_BUSY, "index '%s' is open in client %u", name, handle);
+    if (open == 1 && far_now(t) >= until)
+        return far_fail(FAR_ERR_BUSY,
+                        "index '%s' is open for a collection or check by client %u, which makes no progress", name,
+                        handle);
+    return open;
+}
+
+
+/* Waits until index walks have closed the index. Returns 1 if all walks have closed it and the index is still marked by
+ * us, 0 if the caller must read the catalog again. */
+static int wait_for_walks_to_close(far_task *t, const char *name, const far_catalog_entry *entry, uint64_t *mark) {
+    const uint64_t tick = far_tick(far_task_fabric(t)), until = far_now(t) + WALK_TICKS * tick;
+    far_progress_reset(t); /* the operation waits for index walks now, so its progress detector starts again */
+    for (unsigned attempt = 0;; attempt++) {
+        int open = check_openers(t, name, entry->uid, until);
+        if (open <= 0)
+            return open < 0 ? open : 1;
+        far_catalog_unpin(t);
+        far_point(t, "catalog:wait_for_walks");
+        far_back_off(t, attempt);
+        if (attempt >= WALK_SHORT_PAUSES)
+            far_sleep(t, WALK_PAUSE_TICKS * tick);
+        /* the walk may belong to a throttled collection, which stops throttling when it observes a request */
+        int err = attempt == WALK_SHORT_PAUSES ? far_request_publish_empty(t) : 0;
+        if (err < 0 || (err = renew_mark(t, entry, mark)) <= 0)
+            return err;
+    }
+}
+
+
+/* One attempt to drop the index. Returns 1 if the caller must wait and try again. */
+static int try_drop(far_task *t, const char *name, far_mark_history *met) {
+    far_catalog_view view;
+    far_catalog_entry entry;
+    far_index_record record;
+    uint64_t mark = make_drop_mark(t), old;
+    int err = far_catalog_read(t, &view);
+    if (err < 0 || (err = far_catalog_find(t, &view, name, &entry, &record)) < 0)
+        return err;
+    if ((err = mark_for_drop(t, &entry, mark, met)) <= 0)
+        return err < 0 ? err : 1;
+
+    far_point(t, "catalog:marked");
+    if ((err = wait_for_walks_to_close(t, name, &entry, &mark)) == 0)
+        return 1;
+    if (err > 0) {
+        far_point(t, "catalog:unlist");
+        err = remove_from_catalog(t, entry.uid);
+    }
+    if (err == FAR_ERR_NOT_FOUND) /* the index was dropped by another client before we marked its record */
+        return 1;
+    if (err < 0) {
+        far_cas_word(t, entry.record + offsetof(far_index_record, mark), mark, 0, &old);
+        return err;
+    }
+    far_point(t, "catalog:unlisted");
+    far_retire(t, NULL, FAR_POOL_TYPE_RECORD, entry.record, sizeof(far_index_record));
+    far_memory_note_dropped_index(far_task_pool(t), entry.uid);
+    return 0;
+}
+
+
+int far_catalog_drop(far_task *t, const char *name) {
+    far_mark_history met = {0};
+    for (unsigned attempt = 0;; attempt++) {
+        far_scratch_mark here = far_scratch_here(t);
+        int err = far_open_table_retry_write(t);
+        if (err >= 0)
+            err = far_open_table_repair_words(t);
+        if (err >= 0)
+            err = try_drop(t, name, &met);
+        far_catalog_unpin(t);
+        if (err <= 0 || (err = far_catalog_wait_for_drop(t, &met, attempt)) < 0)
+            return err;
+        far_scratch_back(t, here);
+    }
+}
+
+
+/* ---- Listing and walking ---- */
+
+int far_catalog_list(far_task *t, int (*each)(void *ctx, const char *name, const char *kind), void *ctx) {
+    far_catalog_view view;
+    int count = 0, err = far_catalog_read(t, &view);
+    for (unsigned i = 0; err >= 0 && i < view.count; i++) {
+        far_index_record record;
+        if ((err = far_catalog_read_record(t, &view.entries[i], &record)) < 0)
+            break;
+        count++;
+        if (each(ctx, record.name, record.kind))
+            break;
+    }
+    far_catalog_unpin(t);
+    return err < 0 ? err : count;
+}
+
+
+int far_catalog_read_unpinned(far_task *t, far_catalog_view *view) {
+    int err = far_catalog_read(t, view);
+    far_catalog_unpin(t);
+    return err;
+}
+
+
+static void raise_highest_uid(void *ctx, uint32_t uid, uint64_t bytes) {
+    uint32_t *highest = ctx;
+    (void)bytes;
+    if (uid > *highest)
+        *highest = uid;
+}
+
+
+/* Sets the uid counter beyond all uids that are listed, that have memory, or that sessions may be assigning at this
+ * moment. */
+static int repair_next_uid(far_task *t, uint64_t next, uint32_t highest, far_report *report) {
+    far_pool_usage usage;
+    uint64_t old;
+    int err = far_memory_stat(t, &usage, raise_highest_uid, &highest);
+    uint64_t fresh = (uint64_t)highest + far_task_pool(t)->geometry.session_slots;
+    if (err < 0)
+        return err;
+    if (fresh < FAR_UID_MAX)
+        return far_cas_word(t, far_addr_make(0, FAR_SUPER_NEXT_UID), next, fresh, &old);
+    far_report_problem(report, "the pool has used all its index numbers: copy its indexes to a new pool");
+    return 0;
+}
+
+
+int far_catalog_check_numbers(far_task *t, bool repair, far_report *report) {
+    far_catalog_view view;
+    uint64_t next = 0;
+    /* the listed uids are read before the counter, because a uid is issued by the counter before it is listed */
+    int err = far_catalog_read(t, &view);
+    if (err >= 0)
+        err = far_read_word(t, far_addr_make(0, FAR_SUPER_NEXT_UID), &next);
+    far_catalog_unpin(t);
+    if (err < 0)
+        return err == FAR_ERR_CORRUPT ? 0 : err; /* the check of the indexes reports this corruption */
+    uint32_t highest = highest_uid(&view);
+    if (next >= highest && next < FAR_UID_MAX)
+        return 0;
+    if (repair)
+        return repair_next_uid(t, next, highest, report);
+    far_report_problem(report, "the counter of index numbers is %llu, but %s", (unsigned long long)next,
+                       next < highest ? "an index has a higher number" : "there are not so many numbers");
+    return 0;
+}
+
+
+/* Reports the catalog object and the records as linked. */
+static int report_catalog_objects(far_task *t, far_walk *walk) {
+    far_catalog_view view;
+    int err = far_catalog_read(t, &view);
+    if (err >= 0 && view.word)
+        err = far_walk_object(walk, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view.word),
+                              far_catalog_bytes(view.head.entries));
+    for (unsigned i = 0; err >= 0 && i < view.count; i++) {
+        far_index_record record;
+        far_mark_history met = {0};
+        err = far_catalog_read_record(t, &view.entries[i], &record);
+        if (err >= 0 && record.mark) /* clears the drop mark if no operation is running under it */
+            err = far_catalog_resolve_mark(t, &view.entries[i], record.mark, &met);
+        if (err >= 0)
+            err = far_walk_object(walk, NULL, FAR_POOL_TYPE_RECORD, view.entries[i].record, sizeof(far_index_record));
+    }
+    if (err >= 0)
+        err = far_open_table_report(t, walk);
+    far_catalog_unpin(t);
+    return err < 0 ? err : 0;
+}
+
+
+int far_catalog_walk(far_task *t, far_walk *walk) {
+    far_catalog_view view;
+    assert(t->pin.epoch == 0);
+    int err = report_catalog_objects(t, walk);
+    if (err < 0 || (err = far_catalog_read_unpinned(t, &view)) < 0)
+        return err;
+    for (unsigned i = 0; i < view.count; i++) {
+        far_index *index;
+        if ((err = far_catalog_open_uid(t, view.entries[i].uid, &index)) == FAR_ERR_NOT_FOUND)
+            continue; /* the index was dropped after the catalog was read */
+        if (err < 0)
+            return err;
+        uint32_t key = t->index_key;
+        t->index_key = index->uid;
+        err = index->kind->walk(t, index, walk);
+        far_catalog_unpin(t);
+        t->index_key = key;
+        far_catalog_close_uid(t, index);
+        if (err < 0)
+            return err;
+    }
+    return 0;
+}

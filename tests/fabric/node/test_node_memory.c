@@ -1,0 +1,248 @@
+/* The memory of a node (fabric/node/memory.c): verbs run in granules, a memory file outlives its daemon, and a kill
+ * leaves no partly written granule. */
+#define _GNU_SOURCE
+#include "fabric/node/memory.h"
+#include "farindex.h"
+#include "test.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SIZE (1u << 20)
+
+static char path[64];
+
+
+TEST_FIXTURE(set_path) {
+    snprintf(path, sizeof(path), "/dev/shm/farindex-memory-%d", (int)getpid());
+    unlink(path);
+    return 0;
+}
+
+
+TEST_FIXTURE(remove_path) {
+    unlink(path);
+    return 0;
+}
+
+
+static void run_verb(net_memory *m, far_verb_kind kind, uint64_t offset, const void *operands, uint32_t length,
+                     void *results) {
+    net_verb verb = {kind, length, offset, operands};
+    net_memory_run(m, 0, &verb, results);
+}
+
+
+/* READ, WRITE, CAS, FAA and masked CAS have the results that the contract defines, also for ranges that begin and end
+ * inside a granule. */
+TEST(verbs_follow_the_contract) {
+    net_memory *m;
+    uint64_t words[32], got[32], old = 0;
+    assert_int_equal(net_memory_open(NULL, SIZE, &m), 0);
+    for (int i = 0; i < 32; i++)
+        words[i] = (uint64_t)i + 1;
+    run_verb(m, FAR_WRITE, 40, words, 200, NULL); /* The WRITE begins and ends inside a granule. */
+    run_verb(m, FAR_READ, 40, NULL, 200, got);
+    assert_memory_equal(got, words, 200);
+    run_verb(m, FAR_READ, 32, NULL, 216, got);
+    assert_int_equal(got[0], 0);
+    assert_int_equal(got[26], 0);
+    run_verb(m, FAR_CAS, 40, (uint64_t[]){1, 9}, 8, &old);
+    assert_int_equal(old, 1);
+    run_verb(m, FAR_CAS, 40, (uint64_t[]){1, 5}, 8, &old);
+    assert_int_equal(old, 9);
+    run_verb(m, FAR_FAA, 40, (uint64_t[]){3}, 8, &old);
+    assert_int_equal(old, 9);
+    run_verb(m, FAR_MASKED_CAS, 40, (uint64_t[]){0xc, 0xf0, 0xf, 0xf0}, 8, &old);
+    assert_int_equal(old, 12);
+    run_verb(m, FAR_READ, 40, NULL, 8, &old);
+    assert_int_equal(old, 0xfc);
+    run_verb(m, FAR_MASKED_CAS, 40, (uint64_t[]){0xb, 0, 0xf, 0xf0}, 8, &old);
+    run_verb(m, FAR_READ, 40, NULL, 8, &old);
+    assert_int_equal(old, 0xfc);
+    net_memory_close(m);
+}
+
+
+/* A memory file keeps its data, its instance number and the first pool that it joined. While one daemon serves the
+ * file, a second one is refused; another size is refused, too. */
+TEST_WITH(a_file_keeps_its_data_and_its_pool, set_path, remove_path) {
+    net_memory *m, *second;
+    uint64_t word = 77, got = 0;
+    assert_int_equal(net_memory_open(path, SIZE, &m), 0);
+    run_verb(m, FAR_WRITE, 4096, &word, 8, NULL);
+    net_join join = {.pool = 5, .node = 1, .nodes = 3};
+    net_memory_join(m, &join);
+    uint64_t instance = m->header->instance;
+    assert_int_equal(net_memory_open(path, SIZE, &second), FAR_ERR_BUSY);
+    assert_non_null(strstr(far_last_error(), "another daemon"));
+    net_memory_close(m);
+    assert_int_equal(net_memory_open(path, 2 * SIZE, &second), FAR_ERR_INVALID);
+    assert_int_equal(net_memory_open(path, 0, &m), 0);
+    run_verb(m, FAR_READ, 4096, NULL, 8, &got);
+    assert_int_equal(got, 77);
+    assert_int_equal(m->header->restarts, 1);
+    assert_int_equal(m->header->instance, instance);
+    join = (net_join){.pool = 6, .node = 0, .nodes = 2, .complete = 1};
+    net_memory_join(m, &join); /* The memory belongs to a pool already, so this second join has no effect. */
+    assert_int_equal(join.pool, 5);
+    assert_int_equal(join.node, 1);
+    assert_int_equal(join.complete, 0);
+    net_memory_close(m);
+}
+
+
+/* Files with other content, folders, and pools of `shm:` are refused and stay unchanged. A memory file is also refused
+ * as a pool of `shm:`. */
+TEST_WITH(other_files_are_refused, set_path, remove_path) {
+    net_memory *m;
+    FILE *file = fopen(path, "w");
+    for (int i = 0; i < 4 << 10; i++)
+        fputs("something else\n", file);
+    fclose(file);
+    assert_int_equal(net_memory_open(path, SIZE, &m), FAR_ERR_CORRUPT);
+    assert_int_equal(net_memory_open("/dev/shm/no/such/folder", SIZE, &m), FAR_ERR_NOT_FOUND);
+    assert_int_equal(net_memory_open("/dev/shm", SIZE, &m), FAR_ERR_UNREACHABLE);
+    far_pool *pool;
+    unlink(path);
+    char uri[128];
+    snprintf(uri, sizeof(uri), "shm:%s?size=4M", path);
+    assert_int_equal(far_pool_open(uri, NULL, &pool), 0);
+    far_pool_close(pool);
+    assert_int_equal(net_memory_open(path, 0, &m), FAR_ERR_CORRUPT);
+    assert_non_null(strstr(far_last_error(), "shm:"));
+    unlink(path);
+    assert_int_equal(net_memory_open(path, SIZE, &m), 0);
+    net_memory_close(m);
+    snprintf(uri, sizeof(uri), "shm:%s", path);
+    assert_int_equal(far_pool_open(uri, NULL, &pool), FAR_ERR_CORRUPT);
+    assert_non_null(strstr(far_last_error(), "farindex serve"));
+}
+
+
+/* ---- Kills ---- */
+
+static unsigned kill_after;
+
+
+static void kill_between_words(unsigned thread, unsigned word) {
+    if (thread == 0 && word == kill_after)
+        kill(getpid(), SIGKILL);
+}
+
+
+static void write_and_be_killed(uint64_t value) {
+    net_memory *m;
+    uint64_t words[8];
+    if (net_memory_open(path, SIZE, &m) < 0)
+        _exit(1);
+    for (int i = 0; i < 8; i++)
+        words[i] = value;
+    m->between_words = kill_between_words;
+    run_verb(m, FAR_WRITE, 4096, words, 64, NULL);
+    _exit(2);
+}
+
+
+static void assert_granule(uint64_t expected) {
+    net_memory *m;
+    uint64_t words[8];
+    assert_int_equal(net_memory_open(path, SIZE, &m), 0);
+    run_verb(m, FAR_READ, 4096, NULL, 64, words);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(words[i], expected);
+    net_memory_close(m);
+}
+
+
+/* A process is killed after each word of a granule that it writes. The next open completes the granule from the redo
+ * slot. Fails without replay_redo_slot in memory.c. */
+TEST_WITH(a_kill_leaves_no_partly_written_granule, set_path, remove_path) {
+    for (kill_after = 0; kill_after < 8; kill_after++) {
+        pid_t child = fork();
+        if (child == 0)
+            write_and_be_killed(100 + kill_after);
+        int status;
+        waitpid(child, &status, 0);
+        assert_true(WIFSIGNALED(status));
+        assert_granule(100 + kill_after);
+    }
+}
+
+
+/* Thread 1 writes a granule, and then thread 0 writes the same granule. The process is killed after that. The next open
+ * must not write the value of thread 1 again. Fails if write_granule does not clear `valid`. */
+TEST_WITH(a_finished_write_is_not_redone_over_a_later_one, set_path, remove_path) {
+    pid_t child = fork();
+    if (child == 0) {
+        net_memory *m;
+        uint64_t words[8];
+        if (net_memory_open(path, SIZE, &m) < 0)
+            _exit(1);
+        for (unsigned thread = 0; thread < 2; thread++) {
+            for (int i = 0; i < 8; i++)
+                words[i] = 10 + thread;
+            net_memory_run(m, 1 - thread, &(net_verb){FAR_WRITE, 64, 4096, (char *)words}, NULL);
+        }
+        kill(getpid(), SIGKILL);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert_true(WIFSIGNALED(status));
+    assert_granule(11);
+}
+
+
+static void yield_between_words(unsigned thread, unsigned word) {
+    (void)thread;
+    if (word == 3)
+        sched_yield();
+}
+
+
+typedef struct writer {
+    net_memory *m;
+    unsigned thread;
+    unsigned torn;
+} writer;
+
+
+static void *write_and_read(void *arg) {
+    writer *w = arg;
+    uint64_t words[8], got[8];
+    for (int i = 0; i < 8; i++)
+        words[i] = w->thread;
+    for (unsigned round = 0; round < 3000; round++) {
+        net_memory_run(w->m, w->thread, &(net_verb){FAR_WRITE, 64, 4096, (char *)words}, NULL);
+        net_memory_run(w->m, w->thread, &(net_verb){FAR_READ, 64, 4096, NULL}, (char *)got);
+        for (int i = 1; i < 8; i++)
+            w->torn += got[i] != got[0];
+    }
+    return NULL;
+}
+
+
+/* Three threads write and read the same granule, and yield the processor in its middle. No READ returns a mixture.
+ * Fails without lock_line in read_granule or write_granule. */
+TEST_WITH(granules_do_not_tear_between_threads, set_path, remove_path) {
+    net_memory *m;
+    writer writers[3];
+    pthread_t threads[3];
+    assert_int_equal(net_memory_open(path, SIZE, &m), 0);
+    /* At this place, in the middle of a granule, the function lets other threads run. */
+    m->between_words = yield_between_words;
+    for (unsigned i = 0; i < 3; i++) {
+        writers[i] = (writer){m, i, 0};
+        pthread_create(&threads[i], NULL, write_and_read, &writers[i]);
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(writers[i].torn, 0);
+    }
+    net_memory_close(m);
+}

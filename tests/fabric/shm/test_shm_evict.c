@@ -1,0 +1,257 @@
+/* Tests of evicting a client of `shm`, which kills the process of that client and no other process. The tests change
+ * the situation at the critical moment between reading the pid and sending the signal: immediately after the pidfd was
+ * opened. */
+#define _GNU_SOURCE
+#include "conform.h"
+#include "fabric/shm/shm.h"
+#include "test.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ID         5
+#define GENERATION 70
+
+static char path[64], uri[96];
+static far_fabric *ours;
+static far_conn *asker;
+
+/* A process that executes orders for session ID and reports the results. */
+typedef struct partner {
+    pid_t pid;
+    int orders, answers; /* ends of the two pipes for orders to the process and for its answers */
+} partner;
+
+static partner first, second;
+/* function that is called once, immediately after the next call of pidfd_open; NULL: none */
+static void (*meanwhile)(void);
+
+
+/* Replaces the function of the C library, in order to call `meanwhile`. */
+long syscall(long number, ...) {
+    static _Atomic(long (*)(long, ...)) real;
+    long words[6];
+    va_list args;
+    va_start(args, number);
+    for (int i = 0; i < 6; i++)
+        words[i] = va_arg(args, long);
+    va_end(args);
+    long (*run)(long, ...) = atomic_load_explicit(&real, memory_order_acquire);
+    if (!run) {
+        *(void **)&run = dlsym(RTLD_NEXT, "syscall");
+        atomic_store_explicit(&real, run, memory_order_release);
+    }
+    long result = run(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+    if (number == SYS_pidfd_open && meanwhile) {
+        void (*once)(void) = meanwhile;
+        meanwhile = NULL;
+        once();
+    }
+    return result;
+}
+
+
+#define ONLY_ANSWER 0x7fffffffu
+/* order: start a child that inherits the lock and lives until the pipe of orders is closed */
+#define HAVE_CHILD 0x7ffffffeu
+
+
+static void connect_to_pool(far_fabric **joined, far_conn **conn) {
+    static far_parker parker;
+    if (far_fabric_open(uri, joined) < 0 || (*joined)->ops->connect(*joined, &parker, conn) < 0)
+        _exit(9);
+}
+
+
+/* Starts a child without running fork handlers, so the library does not close its descriptors in the child. */
+static int start_child_without_handlers(int orders) {
+    pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) {
+        char any;
+        alarm(60);
+        _exit(read(orders, &any, 1) != 0);
+    }
+    return child > 0 ? 0 : -1;
+}
+
+
+static void be_partner(int orders, int answers) {
+    far_fabric *own;
+    far_conn *conn;
+    unsigned generation;
+    connect_to_pool(&own, &conn);
+    /* Each order is a generation with which the partner claims ID; generation 0 releases the id. */
+    while (read(orders, &generation, sizeof(generation)) == sizeof(generation)) {
+        int answer = generation == ONLY_ANSWER  ? 0
+                     : generation == HAVE_CHILD ? start_child_without_handlers(orders)
+                                                : own->ops->claim(conn, generation ? ID : 0, generation);
+        if (write(answers, &answer, sizeof(answer)) != sizeof(answer))
+            break;
+    }
+    _exit(0);
+}
+
+
+static void start_partner(partner *p) {
+    int orders[2], answers[2];
+    assert_int_equal(pipe2(orders, O_CLOEXEC) + pipe2(answers, O_CLOEXEC), 0);
+    fflush(NULL);
+    p->pid = fork();
+    assert_true(p->pid >= 0);
+    if (p->pid == 0) {
+        close(orders[1]);
+        alarm(60);
+        be_partner(orders[0], answers[1]);
+    }
+    close(orders[0]);
+    close(answers[1]);
+    p->orders = orders[1];
+    p->answers = answers[0];
+}
+
+
+static void order_partner(partner *p, unsigned generation) {
+    int answer = -1;
+    assert_int_equal(write(p->orders, &generation, sizeof(generation)), sizeof(generation));
+    assert_int_equal(read(p->answers, &answer, sizeof(answer)), sizeof(answer));
+    assert_int_equal(answer, 0);
+}
+
+
+/* Checks that the partner was not killed. A process with a pending fatal signal returns from no system call, so it
+ * cannot answer. */
+static void assert_lives(partner *p) {
+    order_partner(p, ONLY_ANSWER);
+}
+
+
+TEST_FIXTURE(set_up) {
+    static unsigned serial;
+    snprintf(path, sizeof(path), "/dev/shm/farindex-evict-%d-%u", (int)getpid(), ++serial);
+    snprintf(uri, sizeof(uri), "shm:%s?size=8M", path);
+    start_partner(&first);
+    start_partner(&second);
+    connect_to_pool(&ours, &asker);
+    order_partner(&first, GENERATION);
+    return 0;
+}
+
+
+static void end_partner(partner *p) {
+    int status;
+    close(p->orders);
+    close(p->answers);
+    kill(p->pid, SIGKILL);
+    waitpid(p->pid, &status, 0);
+}
+
+
+TEST_FIXTURE(tear_down) {
+    meanwhile = NULL;
+    ours->ops->disconnect(asker);
+    ours->ops->close(ours);
+    end_partner(&first);
+    end_partner(&second);
+    unlink(path);
+    return 0;
+}
+
+
+static shm_client *entry_of_client(void) {
+    return &((shm_fabric *)ours)->mapping->clients[ID];
+}
+
+
+/* Evicting the client of the first partner kills this partner. The session has failed, and the second partner is alive.
+ */
+TEST_WITH(the_process_of_the_client_is_killed, set_up, tear_down) {
+    int status;
+    assert_ok(ours->ops->evict(asker, ID, GENERATION));
+    assert_int_equal(ours->ops->has_failed(asker, ID, GENERATION), 1);
+    assert_int_equal(waitpid(first.pid, &status, 0), first.pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    assert_lives(&second);
+}
+
+
+static void first_closes(void) {
+    order_partner(&first, 0);
+}
+
+
+/* A: reads the pid of client B and opens a pidfd. B: closes its session. A: must not kill B, and reports success. Fails
+ * if kill_process_of_session does not check the lock after the pidfd was opened. */
+TEST_WITH(a_process_that_closed_the_client_meanwhile_lives_on, set_up, tear_down) {
+    meanwhile = first_closes;
+    assert_ok(ours->ops->evict(asker, ID, GENERATION));
+    assert_null(meanwhile);
+    assert_lives(&first);
+}
+
+
+static void second_takes_the_id(void) {
+    uint64_t started = atomic_load_explicit(&entry_of_client()->started, memory_order_relaxed);
+    order_partner(&first, 0);
+    order_partner(&second, GENERATION + 1);
+    /* The test makes the start times equal, as if both processes had started in the same tick of the clock. */
+    atomic_store_explicit(&entry_of_client()->started, started, memory_order_relaxed);
+}
+
+
+/* A: reads the pid of client B and opens a pidfd. B: closes its session. C: claims the same id with the next
+ * generation. A: kills neither B nor C. Fails if the generation is not compared after the pidfd was opened. */
+TEST_WITH(a_client_that_was_replaced_meanwhile_is_not_killed, set_up, tear_down) {
+    meanwhile = second_takes_the_id;
+    assert_ok(ours->ops->evict(asker, ID, GENERATION));
+    assert_null(meanwhile);
+    assert_lives(&first);
+    assert_lives(&second);
+    assert_int_equal(ours->ops->has_failed(asker, ID, GENERATION + 1), 0);
+}
+
+
+static int locked_by_another;
+
+
+static void another_locks_and_is_slow(void) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SHM_LOCKS_AT + ID, .l_len = 1};
+    order_partner(&first, 0);
+    locked_by_another = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(fcntl(locked_by_another, F_OFD_SETLK, &lock), 0);
+}
+
+
+/* A: reads the pid of client B and opens a pidfd. B: closes its session. C: locks the byte of the id and has not
+ * written its entry yet. A: must not take C's lock for that of B, and does not kill B. Fails if shm_release_id releases
+ * the lock before it clears the entry. */
+TEST_WITH(a_lock_of_the_next_client_is_not_taken_for_the_old_one, set_up, tear_down) {
+    meanwhile = another_locks_and_is_slow;
+    assert_ok(ours->ops->evict(asker, ID, GENERATION));
+    assert_null(meanwhile);
+    assert_lives(&first);
+    close(locked_by_another);
+}
+
+
+/* If the start time of a client is unknown, the client is not killed, because its pid may belong to another process. */
+TEST_WITH(a_client_whose_start_is_not_known_is_not_killed, set_up, tear_down) {
+    atomic_store_explicit(&entry_of_client()->started, 0, memory_order_relaxed);
+    assert_code(FAR_ERR_UNREACHABLE, ours->ops->evict(asker, ID, GENERATION));
+    assert_lives(&first);
+}
+
+
+/* The partner is killed, but its child has inherited the open file description and so the lock. The session is still
+ * alive, and evicting it returns FAR_ERR_BUSY with an explanation. */
+TEST_WITH(a_lock_that_a_child_inherited_outlives_the_process, set_up, tear_down) {
+    int status;
+    order_partner(&first, HAVE_CHILD);
+    assert_code(FAR_ERR_BUSY, ours->ops->evict(asker, ID, GENERATION));
+    assert_non_null(strstr(far_last_error(), "a process that it started still holds its lock"));
+    assert_int_equal(waitpid(first.pid, &status, 0), first.pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}

@@ -1,0 +1,157 @@
+/* `farindex dump` writes all pairs of one index, or of all indexes, to a file or to stdout. */
+#define _GNU_SOURCE
+#include "client/op.h"
+#include "index/index.h"
+#include "tools/farindex/data.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct dumping {
+    FILE *file;
+    cli_format format;
+    bool all, plain;
+    /* number of pairs written so far, of all indexes; estimated number of pairs of the current index */
+    uint64_t pairs, keys;
+    uint64_t before; /* value of `pairs` when the current index began */
+} dumping;
+
+
+static int write_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    dumping *d = ctx;
+    if (d->format == CLI_BINARY)
+        cli_print_binary(d->file, key, key_len, value, value_len);
+    else
+        cli_print_line(d->file, key, key_len, value, value_len);
+    d->pairs++;
+    cli_pairs_progress("dump", d->pairs - d->before, d->keys);
+    return ferror(d->file) || cli_interrupted();
+}
+
+
+static int dump_index(cli_pool *p, dumping *d) {
+    d->keys = cli_pool_keys(p);
+    d->before = d->pairs;
+    if (!d->plain) {
+        cli_header header = {0};
+        memcpy(header.name, p->index->name, sizeof(header.name));
+        snprintf(header.kind, sizeof(header.kind), "%s", p->index->kind->name);
+        memcpy(header.options, p->index->options_text, sizeof(header.options));
+        cli_header_print(d->file, d->format, &header);
+    }
+    int64_t pairs = far_index_pairs(p->session, p->index, write_pair, d);
+    cli_progress_end();
+    if (pairs < 0)
+        return cli_pool_failed();
+    if (cli_output_is_closed())
+        return CLI_FAILED;
+    if (cli_interrupted())
+        return cli_failed("interrupted after %" PRIu64 " pairs", d->pairs);
+    return fflush(d->file) == 0 && !ferror(d->file) ? 0
+                                                    : cli_failed("the dump could not be written: %s", strerror(errno));
+}
+
+
+/* Dumps all indexes one after the other. An index that another client drops in the meantime is left out. */
+static int dump_all(cli_pool *p, dumping *d) {
+    cli_names list = {0};
+    int status = cli_list_names(p, &list);
+    for (size_t i = 0; i < list.count && !status; i++) {
+        int err = far_index_open(p->session, list.names[i], &p->index);
+        if (err == 0)
+            status = dump_index(p, d);
+        else if (err != FAR_ERR_NOT_FOUND)
+            status = cli_pool_failed();
+        far_index_close(p->index);
+        p->index = NULL;
+    }
+    free(list.names);
+    return status;
+}
+
+
+/* Creates a file with a unique name, which replaces the last characters of `temporary`, in the folder of the file that
+ * it will replace. The new file gets the access rights of the old one, if there is one. */
+static FILE *create_temporary_file(char *temporary, const struct stat *old) {
+    int descriptor = mkostemp(temporary, O_CLOEXEC);
+    mode_t mask = umask(0);
+    umask(mask);
+    if (descriptor >= 0 && fchmod(descriptor, old ? old->st_mode & 0777 : 0666 & ~mask) == 0)
+        return fdopen(descriptor, "w");
+    if (descriptor >= 0) {
+        close(descriptor);
+        unlink(temporary);
+    }
+    return NULL;
+}
+
+
+/* Writes the dump to a temporary file, and renames that file when the dump is complete. A dump that fails therefore
+ * never replaces an older file, and two concurrent dumps never mix. */
+static int dump_to_file(cli_pool *p, dumping *d, const char *name) {
+    struct stat status;
+    char temporary[4096];
+    bool exists = stat(name, &status) == 0, plain = !exists || S_ISREG(status.st_mode);
+    int length = snprintf(temporary, sizeof(temporary), plain ? "%s.partial-XXXXXX" : "%s", name);
+    if (length >= (int)sizeof(temporary))
+        return cli_failed("'%s': the name is too long", name);
+    cli_catch_interrupts();
+    d->file = plain ? create_temporary_file(temporary, exists ? &status : NULL) : fopen(temporary, "we");
+    if (!d->file)
+        return cli_failed("'%s' cannot be written: %s", name, strerror(errno));
+    int err = d->all ? dump_all(p, d) : dump_index(p, d);
+    if (fclose(d->file) != 0 && !err)
+        err = cli_failed("'%s' cannot be written: %s", name, strerror(errno));
+    if (plain && !err && rename(temporary, name) < 0)
+        err = cli_failed("'%s' cannot be written: %s", name, strerror(errno));
+    if (plain && err)
+        unlink(temporary);
+    return err;
+}
+
+
+int cli_dump(int argc, char **argv) {
+    cli_pool p = {0};
+    dumping d = {.file = stdout};
+    const char *format = NULL;
+    const cli_option options[] = {
+        CLI_POOL_OPTIONS(&p),
+        CLI_FORMAT_OPTION(format),
+        {"all", CLI_FLAG, &d.all, NULL, "dumps all indexes of the pool"},
+        {"ignore-refuted", CLI_FLAG, &p.ignore_refuted, NULL,
+         "reads a pool that is refused because its fabric failed a self-test"},
+        {"plain", CLI_FLAG, &d.plain, NULL, "writes only pairs, without name, kind and options of the index"},
+        CLI_OPTIONS_END,
+    };
+    int count, status;
+    if (cli_operands(
+            argc, argv, "dump NAME [FILE] [--format lines|binary] [--plain] | dump --all [FILE]", options,
+            CLI_FORMATS_NOTE
+            "The pairs follow lines '%index NAME', '%kind KIND' and '%options OPTIONS' (in the binary format a record "
+            "with an empty\nkey), from which 'load' creates the index again; --plain omits these lines.\n"
+            "While other clients change the index, a key that exists throughout is written once, any other key at "
+            "most once.\n"
+            "An index without key order (shard) is written in no order. If it grows meanwhile, a key may be written "
+            "twice, its newer\nvalue last, and 'load' keeps the last.\n",
+            0, 2, &count, &status))
+        return status;
+    if (count != (d.all ? 0 : 1) && count != (d.all ? 1 : 2))
+        return cli_wrong_usage("dump", "give either NAME or --all, and after that at most one FILE");
+    if (d.all && d.plain)
+        return cli_wrong_usage(
+            "dump", "--plain excludes --all, because the output would not show which index a pair belongs to");
+    const char *file = count == (d.all ? 1 : 2) ? argv[count - 1] : "-";
+    if ((status = cli_parse_format("dump", format, &d.format)) != 0 ||
+        (status = cli_pool_open("dump", &p, d.all ? NULL : argv[0])) != 0)
+        return status;
+    bool to_file = strcmp(file, "-") != 0;
+    status = to_file ? dump_to_file(&p, &d, file) : d.all ? dump_all(&p, &d) : dump_index(&p, &d);
+    if (!status && to_file)
+        cli_print_pairs(&p, "dump", d.pairs);
+    return cli_pool_close(&p, status);
+}
