@@ -51,7 +51,7 @@ test-network: build-test
 test-rdma: deps
 	@scripts/deps rdma
 	@cmake --preset test >/dev/null
-	@cmake --build --preset test -j $(JOBS) --target farindex_cli test_rdma test_rdma_kills \
+	@cmake --build --preset test -j $(JOBS) --target farindex_cli farindex_bench test_rdma test_rdma_kills \
 	    test_conformance_points test_conformance_scan test_conformance_indexes test_conformance_threads
 	@scripts/test-rdma
 
