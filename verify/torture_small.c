@@ -84,7 +84,7 @@ static const small_index small_indexes[] = {
      .keys = "prefix",
      .key_space = 100,
      .ops = 800,
-     .lost_at = "dolphin:cut"},
+     .lost_at = "dolphin:write_cut"},
 
     {.kind = "shard", .options = "partitions=1,bits=0,slots=2,l2_slots=1,load=15"},
     {.kind = "shard", .options = "partitions=2,bits=0,slots=2,l2_slots=1,load=95,afs=1"},

@@ -154,7 +154,7 @@ static const contest gets[] = {
      ROUNDS, 2},
     /* After four attempts the operation does not check again whether the bucket has changed. */
     {"shard", "partitions=1,ordered_cas=off", FAR_OP_GET, "key....k", false, lock_or_unlock, "key....k", FAR_SIM_ANY,
-     "shard:home_read", 2, 2},
+     "shard:main_bucket_read", 2, 2},
 };
 
 

@@ -233,7 +233,7 @@ TEST(a_close_does_not_wait_for_a_collection_of_a_failed_client) {
         assert_int_equal(far_put(s, v.index, &i, sizeof(i), value, sizeof(value)), 0);
 
     dead.client = far_sim_start(dead.pool->fabric, "sweeper", repair_main, &dead);
-    far_sim_stop_before(dead.client, (far_sim_match){.point = "sweep:walk"});
+    far_sim_stop_before(dead.client, (far_sim_match){.point = "collect:mark_phase"});
     assert_int_equal(far_sim_run_client(dead.client), FAR_SIM_STOPPED);
     far_sim_kill(dead.pool->fabric);
 
@@ -451,7 +451,7 @@ static void check_failed_creation_leaves_nothing(unsigned serial, uint64_t wait)
 
     far_sim_sleep(world, wait);
     loser.client = far_sim_start(winner.pool->fabric, "closer", close_main, &loser);
-    far_sim_stop_before(loser.client, (far_sim_match){.point = "memory:leave"});
+    far_sim_stop_before(loser.client, (far_sim_match){.point = "memory:release_blocks"});
     assert_int_equal(far_sim_run_client(loser.client), FAR_SIM_STOPPED);
     far_sim_sleep(world, 50000000);
     far_sim_resume(loser.client);

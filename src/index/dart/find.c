@@ -221,7 +221,7 @@ static int follow_bucket(far_task *t, far_index *index, dart_find *f) {
 
 static int process_bucket(far_task *t, far_index *index, dart_find *f) {
     dart_view *view = &f->view;
-    far_point(t, "dart:bucket");
+    far_point(t, "dart:bucket_read");
     /* An unfrozen slot proves that the current node is linked now. If all slots are frozen, the node was linked when
      * the slot word that names it was read. */
     if (dart_any_unfrozen(view->slots, view->count))
@@ -320,7 +320,7 @@ static int add_leaf_read(far_task *t, const far_index *index, dart_find *f, unsi
     uint64_t bytes = code == DART_SIZE_CODE_LONG ? DART_CHUNK_READ : dart_code_bytes(code);
     if (code == 0)
         return dart_fail_corrupt(index, "slot", f->path.steps[f->path.count - 1].slot);
-    far_point(t, "dart:leaf");
+    far_point(t, "dart:read_leaf");
     f->leaf = far_scratch(t, bytes);
     if (!f->leaf)
         return fail_no_memory();
@@ -353,7 +353,7 @@ int dart_find_continue_at_slot(far_task *t, far_index *index, dart_find *f, uint
 /* Continues the descent at the cached slot. A frozen word in this slot proves nothing, because the node may have been
  * replaced long ago; then the descent starts again with the skip table. */
 static int process_cached_slot(far_task *t, far_index *index, dart_find *f) {
-    far_point(t, "dart:slot");
+    far_point(t, "dart:slot_read");
     if (dart_is_frozen(f->slot_word)) {
         dart_slot_cache_drop(index, f->key);
         f->lookup.stale_node = f->cached.node.addr;

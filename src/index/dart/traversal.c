@@ -254,7 +254,7 @@ static int read_round(far_task *t, far_index *index, dart_traversal *traversal) 
     uint64_t sum = 0;
     dart_item *items[ITEMS_AT_ONCE];
     uint32_t bytes[ITEMS_AT_ONCE];
-    far_point(t, "dart:tour");
+    far_point(t, "dart:expand_frontier");
     traversal->read_ahead = scan ? dart_read_ahead_new(t, index, read_ahead_goal(traversal)) : NULL;
     for (dart_item *item = traversal->frontier;
          item && children < ahead && nodes < NODES_AT_ONCE && count < ITEMS_AT_ONCE && sum < BYTES_AT_ONCE;

@@ -399,7 +399,7 @@ static int check_missing_values(traversal *t, const dolphin_leaf *leaf, const do
         far_addr key_at = dolphin_kword_addr(leaf->addr, pairs[i].slot);
         if (pairs[i].vword)
             continue;
-        far_point(task, "dolphin:missing");
+        far_point(task, "dolphin:reread_missing_value");
         far_read(task, key_at, &before, 8);
         far_read(task, dolphin_vword_addr(leaf->addr, t->op.st->slots, pairs[i].slot), &value, 8);
         far_read(task, leaf->addr, &spear, 8);

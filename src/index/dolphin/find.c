@@ -237,7 +237,7 @@ bool dolphin_kword_is_live_key(const dolphin_op *op, unsigned depth, uint64_t kw
  * because it was READ before the insert wrote the value, or after a delete removed it. */
 static int reread_value(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot, uint64_t *vword) {
     uint64_t kword;
-    far_point(op->t, "dolphin:look_again");
+    far_point(op->t, "dolphin:read_pair_again");
     far_read(op->t, dolphin_kword_addr(leaf->addr, slot), &kword, 8);
     return read_and_wait(op, dolphin_vword_addr(leaf->addr, op->st->slots, slot), vword, 8, 0);
 }

@@ -42,7 +42,7 @@ static int read_child_control_words(dolphin_op *op, const dolphin_node *node, ui
  * narrowing together with the spear word from after the thawing, and would accept the leaf for keys that it no longer
  * owns. So the leaf must stay frozen until all such READs are over. */
 static int wait_for_readers(dolphin_op *op) {
-    far_point(op->t, "dolphin:narrowed");
+    far_point(op->t, "dolphin:wait_for_readers");
     return far_pin_after_epochs(op->t, 1);
 }
 

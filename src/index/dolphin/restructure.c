@@ -127,7 +127,7 @@ int dolphin_publish_change(dolphin_change *c, bool unlock) {
     int err = 0;
     if (!dolphin_batch_activations(c) || c->entries_must_wait) {
         /* Verbs to different memory nodes have no order, so the objects must be complete before an entry names them. */
-        far_point(op->t, "dolphin:births");
+        far_point(op->t, "dolphin:wait_for_activations");
         if ((err = dolphin_wait(op)) < 0)
             return err;
     }

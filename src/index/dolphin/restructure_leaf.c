@@ -243,7 +243,7 @@ static void batch_write_cut(dolphin_change *c, const dolphin_content *it) {
     bool blocks = false;
     if (c->added_count == 0)
         return;
-    far_point(c->op->t, "dolphin:cut");
+    far_point(c->op->t, "dolphin:write_cut");
     cut[0] = dolphin_entry_lb(c->added[c->added_count - 1]);
     cut[1] = 0;
     for (unsigned i = 0; i < c->op->st->slots; i++) {

@@ -218,7 +218,7 @@ int dolphin_merge_leaves(dolphin_op *op) {
     far_point(op->t, "dolphin:merge_found");
     if ((err = dolphin_lock_node_and_parent(&c, location.node_word, &old, &at)) <= 0)
         return err;
-    far_point(op->t, "dolphin:merge");
+    far_point(op->t, "dolphin:merge_locked");
     err = merge_locked(&c, &old, at, &found);
     if (err == 0)
         return 1;

@@ -87,7 +87,7 @@ int dolphin_install_copy(dolphin_change *c, const dolphin_node *old, unsigned at
     dolphin_op *op = c->op;
     dolphin_node *above = &c->node;
     uint64_t mine = dolphin_lock_word_of(op, old->word), word = above->entries[at];
-    far_point(op->t, "dolphin:copy");
+    far_point(op->t, "dolphin:freeze_node");
     bool near = dolphin_batch_activations(c);
     far_cas(op->t, dolphin_entry_addr(old->word), mine, mine | DOLPHIN_FROZEN, NULL);
     int err = 0;
@@ -95,12 +95,12 @@ int dolphin_install_copy(dolphin_change *c, const dolphin_node *old, unsigned at
         err = dolphin_wait(op);
     if (err < 0)
         return err;
-    far_point(op->t, "dolphin:switch");
+    far_point(op->t, "dolphin:link_copy");
     far_cas(op->t, dolphin_entry_word_addr(above, at), word, c->replacement, NULL);
     dolphin_batch_unlock(op, above->word);
     if ((err = dolphin_wait(op)) < 0)
         return err;
-    far_point(op->t, "dolphin:switched");
+    far_point(op->t, "dolphin:copy_linked");
     far_retire(op->t, op->index, DOLPHIN_TYPE_NODE, dolphin_entry_addr(old->word), dolphin_class_bytes(old->class));
     above->entries[at] = c->replacement;
     above->image[0] = dolphin_unlocked_word(above->word);

@@ -200,7 +200,7 @@ static int kill_reservation(dolphin_op *op, const dolphin_leaf *leaf, unsigned s
     uint64_t seen;
     far_sleep(op->t, 2 * far_rtt(op->t));
     far_count_retry(op->t);
-    far_point(op->t, "dolphin:kill");
+    far_point(op->t, "dolphin:set_slot_dead");
     uint64_t dead = dolphin_kword_with_state(*kword, DOLPHIN_SLOT_DEAD);
     int err = dolphin_cas_and_wait(op, dolphin_kword_addr(leaf->addr, slot), *kword, dead, &seen);
     *kword = seen == *kword ? dead : seen;

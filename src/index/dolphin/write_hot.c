@@ -26,7 +26,7 @@ static bool value_word_is_usable(uint64_t vword) {
 /* Posts the two CASes and waits: one round trip. */
 static int cas_key_and_value(dolphin_op *op, far_addr leaf, unsigned slot, uint64_t held, uint64_t old, uint64_t vword,
                              uint64_t *alive, uint64_t *seen) {
-    far_point(op->t, "dolphin:hot");
+    far_point(op->t, "dolphin:update_hot");
     far_cas(op->t, dolphin_kword_addr(leaf, slot), held, held, alive);
     far_cas(op->t, dolphin_vword_addr(leaf, op->st->slots, slot), old, vword, seen);
     return dolphin_wait(op);

@@ -95,7 +95,7 @@ static void batch_read_below(dolphin_op *op, const dolphin_leaf *leaf, unsigned 
 
 
 static void batch_kills(dolphin_op *op, const dolphin_leaf *leaf, const unsigned pending[], unsigned count) {
-    far_point(op->t, "dolphin:kill");
+    far_point(op->t, "dolphin:set_slot_dead");
     for (unsigned i = 0; i < count; i++) {
         uint64_t kword = dolphin_kwords(leaf)[pending[i]];
         far_cas(op->t, dolphin_kword_addr(leaf->addr, pending[i]), kword,
@@ -188,7 +188,7 @@ int dolphin_insert_by_ticket(dolphin_op *op, const dolphin_leaf *leaf, far_bytes
         return err;
     if (count == 1 && !pending_slot_may_be_same_key(op, leaf, slot, pending[0]))
         count = 0;
-    far_point(op->t, "dolphin:ticket");
+    far_point(op->t, "dolphin:ticket_drawn");
     if (count == 0)
         return publish_slot(op, leaf, slot, &it, 0);
     uint64_t mine = dolphin_kword_with_state(it.kword, DOLPHIN_SLOT_RESERVED);

@@ -259,7 +259,7 @@ static int find_without_window(shard_op *op, shard_hit *hit, uint32_t *mark) {
         return err < 0 ? err : SHARD_START_OVER;
     if ((err = shard_read_main(op)) < 0)
         return err;
-    far_point(op->t, "shard:home_read");
+    far_point(op->t, "shard:main_bucket_read");
     if ((err = shard_find_key(op, true, hit, mark)) != SHARD_FOUND)
         return err;
     err = confirm_hit(op, hit);
@@ -385,7 +385,7 @@ static int get_all_once(far_task *t, batched_get *many, size_t count, bool windo
     int waited = far_wait(t);
     if (err < 0 || (err = waited) < 0)
         return err;
-    far_point(t, "shard:homes_read");
+    far_point(t, "shard:main_buckets_read");
     for (size_t i = 0; err >= 0 && i < count; i++)
         if (many[i].posted)
             err = add_match_reads(&many[i]);

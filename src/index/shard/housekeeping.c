@@ -40,7 +40,7 @@ int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
  * not have included this index. All later epoch hooks include it, so one more READ of the roots is enough. */
 int shard_read_roots_again(far_task *t, far_index *index) {
     shard_state *st = shard_state_of(index);
-    far_point(t, "shard:hear");
+    far_point(t, "shard:read_roots_again");
     int err = shard_epoch_hook(t, index, far_epoch(t));
     if (err >= 0)
         atomic_store_explicit(&st->has_read_roots, true, memory_order_release);

@@ -256,7 +256,7 @@ static void suppress_suspicion(const shard_state *st, shard_partition *part, uin
  * only once. */
 int shard_correct_count(far_task *t, far_index *index, shard_partition *part, uint64_t published, uint64_t keys) {
     uint64_t old;
-    far_point(t, "shard:rebase");
+    far_point(t, "shard:correct_count");
     int err = far_cas_word(t, part->pcb + 8 * SHARD_PCB_COUNT, published, keys, &old);
     if (err < 0)
         return err;

@@ -105,7 +105,7 @@ int shard_enter_next_phase(far_task *t, far_index *index, shard_partition *part,
     int err = shard_cas_root(
         t, part, root, shard_root_next(root, d, drain ? SHARD_STABLE : SHARD_DRAIN, true, shard_root_stamp(root)));
     if (err == 1 && drain) {
-        far_point(t, "shard:drop");
+        far_point(t, "shard:drop_overflow_tables");
         err = shard_drop_overflow_tables(t, index, part, d - 1);
     }
     return err;

@@ -111,7 +111,7 @@ static int sweep_step(far_task *t, far_index *index, shard_partition *part, uint
     part->next += i;
     if (i == count)
         return 1;
-    far_point(t, "shard:sweep_looked");
+    far_point(t, "shard:migrate_bucket");
     uint64_t bucket = part->next++;
     if (header[i] == 0 || shard_header_v(header[i]) + 1 != d)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': a bucket is two versions older than its partition", index->name);
@@ -220,7 +220,7 @@ static int mark_chunk_done(far_task *t, far_index *index, shard_partition *part,
     part->work_backoff = 0;
     if (!drain)
         shard_note_chunk_done(part, d, part->chunk);
-    far_point(t, "shard:chunk_done");
+    far_point(t, "shard:record_chunk_done");
     far_write(t, progress + 8 * (SHARD_PROGRESS_DONE + part->chunk + (drain ? chunks : 0)), &done, 8);
     if (!part->cursor_through)
         far_faa(t, progress + 8 * (drain ? SHARD_PROGRESS_DRAIN : SHARD_PROGRESS_SWEEP), 1, &chunk);
@@ -280,7 +280,7 @@ static int run_step(far_task *t, far_index *index, shard_partition *part, int *t
         if (err <= 0 || *trips <= LOOK_TRIPS)
             return err < 0 ? err : 1;
     }
-    far_point(t, "shard:work");
+    far_point(t, "shard:work_on_chunk");
     *trips -= LOOK_TRIPS;
     int did = shard_root_phase(root) == SHARD_GROW ? sweep_step(t, index, part, root, trips)
                                                    : shard_drain_step(t, index, part, shard_root_d(root), trips);

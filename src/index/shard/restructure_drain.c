@@ -186,7 +186,7 @@ int shard_drain_step(far_task *t, far_index *index, shard_partition *part, unsig
         part->next++;
     if (part->next == l->first + l->count)
         return 1;
-    far_point(t, "shard:drain_looked");
+    far_point(t, "shard:drain_bucket");
     err = drain_bucket(&op, l, part->next);
     *trips -= allowed - op.trips;
     if (err == SHARD_DRAIN_MORE)

@@ -76,7 +76,7 @@ typedef struct shrink {
  * and of all earlier root words, so that handles learn the new root word. Returns 0 or an error. */
 static int cancel_shrink(far_task *t, far_index *index, shard_partition *part, uint64_t root) {
     uint64_t stamp = shard_root_stamp(root), epoch = far_epoch(t);
-    far_point(t, "shard:call_off");
+    far_point(t, "shard:cancel_shrink");
     int err = shard_cas_root(
         t, part, root,
         shard_root_next(root, shard_root_d(root), SHARD_STABLE, true, (stamp > epoch ? stamp : epoch) + 1));
@@ -96,7 +96,7 @@ int shard_cancel_shrink(shard_op *op) {
 
 
 int shard_recheck_miss(shard_op *op) {
-    far_point(op->t, "shard:shrink_missed");
+    far_point(op->t, "shard:recheck_miss");
     int err = shard_refresh_root(op->t, op->part);
     if (err < 0)
         return err;
@@ -358,7 +358,7 @@ static int prepare_directory(shrink *s) {
         return err < 0 ? err : check_prepared_directory(s, shard_directory_addr(word, number));
     if ((err = shard_make_directory(s->t, s->index, far_addr_node(s->part->pcb), s->st->b, &directory, &segment)) < 0)
         return err;
-    far_point(s->t, "shard:prepared");
+    far_point(s->t, "shard:install_directory");
     if ((err = far_cas_word(s->t, at, word, shard_directory_word(directory, number), &old)) < 0 || old == word)
         return err < 0 ? err : 1;
     far_free(s->t, s->index, SHARD_TYPE_DIRECTORY, directory, SHARD_DIR_WORDS * 8);
@@ -374,12 +374,12 @@ static int replace_directory(shrink *s) {
     int err = prepare_directory(s);
     if (err <= 0 || (err = list_directory(s)) <= 0)
         return err;
-    far_point(s->t, "shard:swing");
+    far_point(s->t, "shard:switch_root");
     uint64_t epoch = far_epoch(s->t) + 1; /* stamp: the epoch may have advanced by one since this pin was taken */
     uint64_t fresh = shard_root_with_directory(shard_root(0, SHARD_STABLE, true, epoch), s->directory + 1);
     if ((err = shard_cas_root(s->t, s->part, s->root, fresh)) <= 0)
         return err;
-    far_point(s->t, "shard:swung");
+    far_point(s->t, "shard:root_switched");
     for (const listed_object *g = s->list; g; g = g->next)
         far_retire(s->t, s->index, g->type, g->addr, g->size);
     shard_count_event(&shard_state_of(s->index)->counters.shrunk);

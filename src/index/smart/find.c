@@ -243,7 +243,7 @@ int smart_find(smart_op *op, bool cached, smart_spot *spot) {
             /* This spot was found through the cache and has no parent slot, which is needed to complete the replacement
              * of the owner. The next attempt searches from the root. */
             continue;
-        far_point(op->t, "smart:help");
+        far_point(op->t, "smart:replace_frozen");
         if ((err = smart_replace(op, spot->parent_slot, spot->parent_word, spot->layout, NULL, NULL)) < 0)
             return err;
         if (err == 0)

@@ -297,7 +297,7 @@ int smart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far
         far_scratch_mark here = far_scratch_here(t);
         if ((err = smart_find(&op, true, spot)) < 0)
             return err;
-        far_point(t, "smart:found");
+        far_point(t, "smart:search_done");
         far_note_added(t, spot->outcome != SMART_HIT);
         if (spot->outcome == SMART_HIT) {
             if (how == FAR_OP_INSERT)

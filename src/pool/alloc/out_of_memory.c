@@ -97,7 +97,7 @@ static int collect_leaked(far_task *t) {
         err = far_collection_is_requested(t);
     if (err <= 0)
         return err;
-    far_point(t, "shortage:sweeps");
+    far_point(t, "out_of_memory:collect");
     err = far_collect(t, FAR_COLLECT_OUT_OF_MEMORY, &result);
     if (t->session->lost)
         return t->session->lost;
@@ -128,7 +128,7 @@ static int request_and_wait_for_blocks(far_task *t) {
     /* taking a pin makes this handle active, so that it observes and acknowledges the request too */
     int err = far_pin_take(t);
     far_pin_drop(t);
-    far_point(t, "shortage:asks");
+    far_point(t, "out_of_memory:request_blocks");
     if (err == 0)
         err = request_block_release(t, &number);
     if (err == 0)
@@ -287,7 +287,7 @@ static int retry_unless_stalled(far_task *t, int (*run)(far_task *t, void *arg),
 
 int far_run_out_of_memory(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
     bool background = t->background;
-    far_point(t, "shortage:found");
+    far_point(t, "out_of_memory:begin");
     abandon_attempt(t);
     /* An earlier operation in the line for the latch may have to wait for the pin or the latch of this task, so the
      * task has neither here. */

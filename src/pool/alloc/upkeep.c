@@ -277,7 +277,7 @@ static int wait_for_retired(far_task *t) {
         /* the pause lets other handles execute their ticks, which advance the epoch */
         far_sleep(t, round < END_QUICK ? tick / 8 : tick);
         err = far_pin_take(t);
-        far_point(t, "memory:wait");
+        far_point(t, "memory:wait_for_epoch");
         if (far_epoch_known(t) != epoch)
             moved = far_now(t);
         epoch = far_epoch_known(t);
@@ -291,7 +291,7 @@ static int release_everything(far_task *t) {
     far_remote_objects_queue_return(s);
     int err = far_returns_flush(t);
     far_store_enter(t);
-    far_point(t, "memory:leave");
+    far_point(t, "memory:release_blocks");
     if (err == 0)
         err = far_blocks_release(t, FAR_RELEASE_AT_CLOSE);
     far_store_leave(t);

@@ -254,7 +254,7 @@ static int publish_longer_catalog(far_task *t, const far_catalog_view *view, con
     far_write(t, object.addr, head, bytes);
     if ((err = far_wait(t)) < 0)
         return err;
-    far_point(t, "catalog:swing");
+    far_point(t, "catalog:swap_word");
     err = swap_catalog_word(t, view, far_catalog_word(object.addr, count));
     if (err == 0) {
         far_count_retry(t);
@@ -310,7 +310,7 @@ static int remove_from_catalog(far_task *t, uint32_t uid) {
         if (err < 0 || !entry)
             return err < 0 || flagged ? err : FAR_ERR_NOT_FOUND;
         flagged |= old == entry->record;
-        far_point(t, "catalog:gone");
+        far_point(t, "catalog:entry_flagged");
         far_scratch_back(t, mark);
     }
 }
@@ -465,7 +465,7 @@ static uint64_t make_drop_mark(far_task *t) {
 static int mark_for_drop(far_task *t, const far_catalog_entry *entry, uint64_t mark, far_mark_history *met) {
     uint64_t old;
     assert(t->pin.epoch != 0 && mark != 0);
-    far_point(t, "catalog:mark");
+    far_point(t, "catalog:set_mark");
     int err = far_cas_word(t, entry->record + offsetof(far_index_record, mark), 0, mark, &old);
     if (err < 0 || old == 0)
         return err < 0 ? err : 1;
@@ -542,7 +542,7 @@ static int try_drop(far_task *t, const char *name, far_mark_history *met) {
     if ((err = mark_for_drop(t, &entry, mark, met)) <= 0)
         return err < 0 ? err : 1;
 
-    far_point(t, "catalog:marked");
+    far_point(t, "catalog:mark_is_set");
     if ((err = wait_for_walks_to_close(t, name, &entry, &mark)) == 0)
         return 1;
     if (err > 0) {

@@ -144,7 +144,7 @@ int far_open_table_add(far_task *t, uint32_t uid, bool user, unsigned *slot) {
     if (free_slot == FAR_OPEN_TABLE_MAX)
         return far_fail(FAR_ERR_BUSY, "this handle has %d indexes open, which is the maximum", FAR_OPEN_TABLE_MAX);
     *slot = free_slot;
-    far_point(t, "catalog:enter");
+    far_point(t, "catalog:enter_table");
     if ((err = write_slot(t, free_slot, uid | (user ? FAR_OPEN_TABLE_USER : 0))) < 0)
         open->words[free_slot] = 0;
     return err;
@@ -378,7 +378,7 @@ static int read_requested_record(far_task *t, const open_request *w, far_catalog
 static int confirm_listed(far_task *t, const far_catalog_entry *entry) {
     uint64_t mark;
     far_catalog_view view;
-    far_point(t, "catalog:confirm");
+    far_point(t, "catalog:confirm_listed");
     int err = far_read_word(t, entry->record + offsetof(far_index_record, mark), &mark);
     if (err < 0)
         return err;
@@ -394,7 +394,7 @@ static int confirm_listed(far_task *t, const far_catalog_entry *entry) {
 static int add_user_reference(far_task *t, const far_catalog_entry *entry, far_index *local) {
     if (local->uid != entry->uid)
         return far_fail(FAR_ERR_CORRUPT, "index '%s' changed its number while it was open", local->name);
-    far_point(t, "catalog:enter_user");
+    far_point(t, "catalog:set_user_bit");
     int err = write_slot(t, local->slot, local->uid | FAR_OPEN_TABLE_USER);
     if (err == 0)
         err = confirm_listed(t, entry);

@@ -275,11 +275,11 @@ static int mark_reachable(collection *s) {
     search.bits = calloc(blocks, far_bitmap_bytes(s->geometry));
     int err =
         search.bits ? far_false_free_begin(&search) : far_fail(FAR_ERR_NO_MEMORY, "no local memory for free bitmaps");
-    far_point(s->t, "sweep:homes");
+    far_point(s->t, "collect:walk_indexes");
     if (err == 0)
         err = far_catalog_walk(s->t, &s->walk);
     apply_scheduled_marks(s);
-    far_point(s->t, "sweep:met");
+    far_point(s->t, "collect:compare_free_bits");
     if (err == 0)
         err = far_false_free_end(&search, s->marks);
     if (search.count && s->result.false_free_bits == 0)
@@ -298,11 +298,11 @@ static int run_mark_phase(collection *s) {
     if (err != 0)
         return err;
     s->number = made.collection;
-    far_point(s->t, "sweep:walk");
+    far_point(s->t, "collect:mark_phase");
     far_task_throttle(s->t, s->mode == FAR_COLLECT_IN_BACKGROUND);
     err = mark_reachable(s);
     far_task_throttle(s->t, false);
-    far_point(s->t, "sweep:walked");
+    far_point(s->t, "collect:write_marks");
     if (err == 0)
         err = write_marks(s);
     if (err == 0)

@@ -239,7 +239,7 @@ int far_dropped_free(far_task *t, uint64_t timeout) {
         err = far_request_change(t, far_request_next_number, NULL, &made);
     if (err == 0 && has_more)
         err = far_request_wait(t, made.number, timeout);
-    far_point(t, "unlisted:answered");
+    far_point(t, "dropped:acknowledged");
     if (err == 0 && has_more)
         err = remove_listed_uids(t, &gone_uids);
     if (err == 0 && dropped > 0)

@@ -188,6 +188,6 @@ int far_false_free_end(far_false_free *h, const uint64_t *marks) {
                        : far_fail(FAR_ERR_NO_MEMORY, "no local memory to find objects with wrong free bits");
     far_scratch_back(h->t, mark);
     h->walk.object = examine_suspect;
-    far_point(h->t, "sweep:suspects");
+    far_point(h->t, "collect:walk_suspects");
     return err < 0 || !c.has_suspects ? err : far_catalog_walk(h->t, &h->walk);
 }

@@ -139,7 +139,7 @@ static int sweep_blocks(far_task *t, block_tables *blocks, unsigned count, uint3
         return err;
     for (unsigned i = 0; i < count; i++)
         check_marks(s, &blocks[i], collection);
-    far_point(t, "settle:read");
+    far_point(t, "sweep:tables_read");
     sweep_pass j = {.s = s, .view = &view, .count_only = far_done_count_only(done), .epoch = t->pin.epoch};
     far_memory *own = s->pool->team.own->memory;
     far_mutex_lock(&own->lock);

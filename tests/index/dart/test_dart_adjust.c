@@ -187,7 +187,7 @@ EST_RACE(a_sweep_visits_a_segment_again_after_a_lost_cas) {
     assert_int_equal(start_adjustment(&s.a, lengths, 1), 1);
     step_until_phase(&s, &s.a, DART_ADJUST_SWEEP);
     s.a.client = far_sim_start(s.a.pool->fabric, "a", sweep_by_a, &s.a);
-    far_sim_stop_before(s.a.client, (far_sim_match){.point = "dart:est_sweep", .nth = 1});
+    far_sim_stop_before(s.a.client, (far_sim_match){.point = "dart:est_clear_unlisted", .nth = 1});
     assert_int_equal(far_sim_run_client(s.a.client), FAR_SIM_STOPPED);
     for (unsigned i = 0; i < 40; i++) { /* nodes of depth 3; their entries make the segment grow */
         char key[2][8];

@@ -39,8 +39,8 @@ static void commit_after_walk(const char *sim, far_sim_match until) {
 
     s.c.ended = false;
     s.c.client = far_sim_start(s.c.pool->fabric, "c", run_sweep, &s.c);
-    stage_stop_at(&s.c, (far_sim_match){.point = "sweep:walk"});
-    stage_stop_at(&s.c, (far_sim_match){.point = "dart:tour"});
+    stage_stop_at(&s.c, (far_sim_match){.point = "collect:mark_phase"});
+    stage_stop_at(&s.c, (far_sim_match){.point = "dart:expand_frontier"});
 
     enough = false;
     prepare(&s.b, FAR_OP_GET, "abcde1", "");
@@ -78,7 +78,7 @@ EST_RACE(entry_committed_after_a_walk_passed_it) {
 /* B commits its entry between the READ of the entry by C's walk and the walk's CAS (see commit_after_walk). Proves that
  * the walk visits the segment again and clears the entry. */
 EST_RACE(entry_committed_before_a_walk_clears_it) {
-    commit_after_walk(sim, (far_sim_match){.point = "dart:est_clear"});
+    commit_after_walk(sim, (far_sim_match){.point = "dart:est_clear_dead"});
 }
 
 

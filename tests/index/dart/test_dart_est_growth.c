@@ -58,7 +58,7 @@ static void remove_while_segment_grows(const char *sim, const char *point) {
     start_with_background_until(&s.b, "b", FAR_OP_INSERT, "abx", "b", "dart:retire",
                                 1); /* B has removed the entry, and has not registered the new node yet */
     assert_true(node_at(&s.c, "aba", 2).addr != x.addr);
-    resume_until(&s.a, "dart:est_chosen", 1); /* A has tried to publish its copy; the next one would not contain X */
+    resume_until(&s.a, "dart:est_slots_chosen", 1); /* A has tried to publish its copy; the next one would not contain X */
     assert_int_equal(count_entries_of(&s.c, x.addr), 0);
     expect_result(&s.a, 0);
     assert_int_equal(count_entries_of(&s.c, x.addr), 0);
@@ -77,7 +77,7 @@ static void remove_while_segment_grows(const char *sim, const char *point) {
  * Proves that the entry is not in the copy. Fails if skiptable/upkeep.c, add_removals ignores frozen slots. */
 EST_RACE(A14_grow_vs_remove) {
     remove_while_segment_grows(sim, "dart:est_frozen");
-    remove_while_segment_grows(sim, "dart:est_grow");
+    remove_while_segment_grows(sim, "dart:est_install_grown");
 }
 
 
@@ -176,7 +176,7 @@ EST_RACE(A15b_directory_word_after_each_epoch) {
  * segment. Fails if clients do not help (skiptable/upkeep.c): neither read_current_buckets, when it meets frozen
  * slots, nor choose_slots, when it finds no free one. */
 EST_RACE(a_failed_clients_segment_is_finished) {
-    static const char *const points[] = {"dart:est_frozen", "dart:est_grow"};
+    static const char *const points[] = {"dart:est_frozen", "dart:est_install_grown"};
     for (unsigned i = 0; i < 2; i++) {
         stage s;
         set_up(&s, sim, OPTIONS);

@@ -277,7 +277,7 @@ static void slow_updater(const char *sim, const char *options, const char *point
 /* Proves that no committed entry names N1 after it was retired, wherever A stopped. Fails if skiptable/upkeep.c,
  * commit_entries commits without validation. */
 EST_RACE(A11_slow_est_updater) {
-    static const char *const points[] = {"dart:est_upkeep", "dart:est_chosen", "dart:est_tentative",
+    static const char *const points[] = {"dart:est_upkeep", "dart:est_slots_chosen", "dart:est_tentative",
                                          "dart:est_validated"};
     for (unsigned i = 0; i < 4; i++) {
         slow_updater(sim, "upkeep_batch=1,adjust=0,directory_bits=4", points[i]);
@@ -298,7 +298,7 @@ EST_RACE(A11_registered_while_it_is_being_frozen) {
     finish_background(&s);
     for (unsigned i = 0; i < 70; i++)
         expect_get(&s.b, "cda", "cda");
-    start_with_background_until(&s.a, "a", FAR_OP_INSERT, "abh", "a", "dart:est_chosen", 1);
+    start_with_background_until(&s.a, "a", FAR_OP_INSERT, "abh", "a", "dart:est_slots_chosen", 1);
     dart_node n1 = node_at(&s.c, "aba", 2);
     for (char k = 'i'; k <= 'o'; k++) {
         char key[] = {'a', 'b', k, 0};
@@ -335,11 +335,11 @@ EST_RACE(A12_tentative_aba) {
     set_up(&s, sim, "upkeep_batch=1,adjust=0,express_cache=0,directory_bits=0");
     INSERT_KEYS(&s.a, SEVEN_KEYS("ab"), SEVEN_KEYS("cd"));
     finish_background(&s);
-    start_with_background_until(&s.a, "a", FAR_OP_INSERT, "abh", "a", "dart:est_chosen", 1);
+    start_with_background_until(&s.a, "a", FAR_OP_INSERT, "abh", "a", "dart:est_slots_chosen", 1);
     dart_node n = node_at(&s.b, "aba", 2);
     assert_int_equal(count_entries_of(&s.b, n.addr), 0);
     /* C misses the entry of the node and wants to register the node */
-    start_with_background_until(&s.c, "c", FAR_OP_GET, "abc", "", "dart:est_chosen", 1);
+    start_with_background_until(&s.c, "c", FAR_OP_GET, "abc", "", "dart:est_slots_chosen", 1);
     resume_until(&s.a, "dart:est_validated", 1);
     for (char k = 'i'; k <= 'o'; k++) {
         char key[] = {'a', 'b', k, 0};

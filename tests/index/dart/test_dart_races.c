@@ -231,7 +231,7 @@ RACE(A21_range_after_split_above) {
     stage s;
     set_up(&s, sim, options);
     INSERT_KEYS(&s.a, "ppppxa", "ppppxb", "r");
-    start_until(&s.a, "a", FAR_OP_SCAN, "pp", "q", "dart:tour", 1);
+    start_until(&s.a, "a", FAR_OP_SCAN, "pp", "q", "dart:expand_frontier", 1);
     INSERT_KEYS(&s.b, "ppa", "pppq", "pppz");
     expect_result(&s.a, 2); /* keys that were inserted during the scan may be missing */
     expect_scanned(&s.a, "ppppxa ppppxb");

@@ -254,7 +254,7 @@ RACE(scan_over_switch) {
     stage s;
     set_up(&s, sim, options);
     INSERT_KEYS(&s.a, SEVEN_KEYS("p"), "q");
-    start_until(&s.a, "a", FAR_OP_SCAN, "a", "z", "dart:tour", 1);
+    start_until(&s.a, "a", FAR_OP_SCAN, "a", "z", "dart:expand_frontier", 1);
     INSERT_KEYS(&s.b, "ph", "pi");
     assert_int_equal(run_op(&s.b, FAR_OP_DELETE, "pa", ""), 0);
     far_sim_resume(s.a.client);
@@ -274,7 +274,7 @@ RACE(scan_over_merge) {
     stage s;
     set_up(&s, sim, options);
     INSERT_KEYS(&s.a, "pa", "pba", "pbb", "q");
-    start_until(&s.a, "a", FAR_OP_SCAN, "a", "z", "dart:tour", 2);
+    start_until(&s.a, "a", FAR_OP_SCAN, "a", "z", "dart:expand_frontier", 2);
     start(&s.b, "b", FAR_OP_DELETE, "pa", "");
     assert_int_equal(far_sim_run_client(s.b.client), FAR_SIM_ENDED);
     start(&s.b, "b", FAR_OP_DELETE, "pbb", "");

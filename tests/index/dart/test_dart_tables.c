@@ -39,7 +39,7 @@ static void remove_while_table_is_made(const char *sim, const char *point) {
  * skiptable/upkeep.c, add_removals ignores frozen slots. */
 EST_RACE(the_remover_finishes_the_table) {
     remove_while_table_is_made(sim, "dart:est_frozen");
-    remove_while_table_is_made(sim, "dart:est_table");
+    remove_while_table_is_made(sim, "dart:est_install_table");
 }
 
 
@@ -73,7 +73,7 @@ static void register_while_table_is_made(const char *sim, const char *point) {
         uint64_t word = world_word(s.world, dart_word_addr(old) + 8 * i);
         assert_true(dart_is_frozen(word) && !(dart_est_is_committed(word) && dart_word_addr(word) == x.addr));
     }
-    if (strcmp(point, "dart:est_chosen") == 0)
+    if (strcmp(point, "dart:est_slots_chosen") == 0)
         assert_int_equal(count_entries_of(&s.c, x.addr), 1); /* A's first CAS failed, and A tried again in the table */
     expect_result(&s.a, 0);
     insert_pairs(&s.b, 0, ENOUGH);
@@ -93,7 +93,7 @@ static void register_while_table_is_made(const char *sim, const char *point) {
  * yet, A finds a slot in the table. Fails if tentative or empty words are not frozen (skiptable/grow.c,
  * freeze_segment), or if A keeps the old directory word (skiptable/upkeep.c, restart_search). */
 EST_RACE(the_registrar_continues_in_the_table) {
-    register_while_table_is_made(sim, "dart:est_chosen");
+    register_while_table_is_made(sim, "dart:est_slots_chosen");
     register_while_table_is_made(sim, "dart:est_tentative");
     register_while_table_is_made(sim, "dart:est_validated");
 }
@@ -102,7 +102,7 @@ EST_RACE(the_registrar_continues_in_the_table) {
 /* A fails after it has begun to make a table. Proves that B can still read, and completes the table when B needs the
  * segment. Fails if the walk does not report tables (skiptable/traverse.c, walk_segment). */
 EST_RACE(a_failed_clients_table_is_finished) {
-    static const char *const points[] = {"dart:est_frozen", "dart:est_table"};
+    static const char *const points[] = {"dart:est_frozen", "dart:est_install_table"};
     for (unsigned i = 0; i < 2; i++) {
         stage s;
         set_up(&s, sim, CALM);
@@ -463,7 +463,7 @@ static void grow_without_memory(const char *sim, bool help, bool tables, unsigne
     set_up(&s, sim, CALM);
     INSERT_KEYS(&s.b, SEVEN_KEYS("ab"));
     finish_background(&s);
-    fill_until(&s.a, help ? "dart:est_frozen" : "dart:est_chosen");
+    fill_until(&s.a, help ? "dart:est_frozen" : "dart:est_slots_chosen");
     uint64_t old = top_word(&s);
     h = (shortage){.index = s.b.index, .tables = tables, .segments = segments, .help = help};
     assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, false, grow_without_memory_task, &h), 0);

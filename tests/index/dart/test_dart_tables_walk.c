@@ -162,12 +162,12 @@ TEST(a_walk_while_nested_tables_are_made) {
         read_whole_table(&s, &before);
         walker = (tracker){.index = s.c.index};
         stage_start_main(&s.a, "fills", run_fill_many);
-        far_sim_stop_before(s.a.client, (far_sim_match){.point = "dart:est_table"});
+        far_sim_stop_before(s.a.client, (far_sim_match){.point = "dart:est_install_table"});
         bool more = true;
         while (far_sim_run_client(s.a.client) == FAR_SIM_STOPPED) {
             more = more && next_slice(&s.c, &walker);
             far_sim_resume(s.a.client);
-            far_sim_stop_before(s.a.client, (far_sim_match){.point = "dart:est_table"});
+            far_sim_stop_before(s.a.client, (far_sim_match){.point = "dart:est_install_table"});
         }
         assert_true(s.a.ended && s.a.result == 0);
         while (next_slice(&s.c, &walker))
@@ -190,7 +190,7 @@ TEST(a_walk_while_nested_tables_are_made) {
 /* A fails with the segment frozen. Proves that the walk of B's sweep completes the table and continues in it. Fails if
  * skiptable/traverse.c, walk_segment skips frozen segments. */
 EST_RACE(a_sweep_finishes_a_failed_clients_table) {
-    static const char *const points[] = {"dart:est_frozen", "dart:est_table"};
+    static const char *const points[] = {"dart:est_frozen", "dart:est_install_table"};
     for (unsigned i = 0; i < 2; i++) {
         stage s;
         set_up(&s, sim, CALM ",walk_slice=1");
@@ -276,7 +276,7 @@ TEST(a_length_is_dropped_from_nested_tables) {
  * removes the entries from it. Fails if skiptable/adjust.c, sweep_segment does not help, because its CASes fail
  * forever. */
 EST_RACE(a_length_is_dropped_from_a_failed_clients_table) {
-    static const char *const points[] = {"dart:est_frozen", "dart:est_table"};
+    static const char *const points[] = {"dart:est_frozen", "dart:est_install_table"};
     for (unsigned i = 0; i < 2; i++) {
         stage s;
         char byte;

@@ -15,7 +15,7 @@ TEST_OF_BOTH_INSERTS(get_through_grown_parent) {
     open_stage(SLOTS1, NULL);
     put_all(a, MANY);
     assert_true(stage_reads(b, "nb", V1) && stage_reads(b, "nv", V1));
-    run_to_point(a, "dolphin:switched", FAR_OP_INSERT, "nc", V1);
+    run_to_point(a, "dolphin:copy_linked", FAR_OP_INSERT, "nc", V1);
     assert_int_equal(stage_do(c, FAR_OP_PUT, "nba", V2), 0); /* This put replaces the leaf that contains nb. */
     assert_int_equal(stage_do(c, FAR_OP_UPDATE, "nb", V2), 0);
     assert_true(stage_reads(b, "nb", V2));
@@ -118,7 +118,7 @@ TEST_OF_BOTH_INSERTS(reads_through_a_frozen_node) {
     open_stage(SLOTS1, NULL);
     put_all(a, MANY);
     assert_true(stage_reads(b, "nb", V1));
-    run_to_point(a, "dolphin:switch", FAR_OP_INSERT, "nc", V1);
+    run_to_point(a, "dolphin:link_copy", FAR_OP_INSERT, "nc", V1);
     assert_true(keys_have_value(b, MANY, V1) && keys_have_value(c, MANY, V1));
     assert_true(stage_reads(c, "nc", NULL) && stage_scans(b, "n", MANY));
     assert_int_equal(stage_do(c, FAR_OP_UPDATE, "nb", V2), 0);
@@ -214,7 +214,7 @@ TEST_OF_BOTH_INSERTS(two_splits_same_parent) {
  * this change. B must not get the lock of the old node, and its key must be in the copy. Fails if dolphin_install_copy
  * (restructure_node.c) unlocks the old node. */
 TEST_OF_BOTH_INSERTS(grow_vs_split) {
-    static const char *const points[] = {"dolphin:copy", "dolphin:switch", "dolphin:switched"};
+    static const char *const points[] = {"dolphin:freeze_node", "dolphin:link_copy", "dolphin:copy_linked"};
     for (unsigned i = 0; i < 3; i++) {
         open_stage(SLOTS1, NULL);
         put_all(a, MANY);
@@ -398,7 +398,7 @@ TEST_OF_BOTH_INSERTS(merge_vs_write) {
             run_to_point(b, "dolphin:entered", FAR_OP_UPDATE, "nh", V2);
             run_to_nth_point(a, "dolphin:frozen", 4, FAR_OP_DELETE, "nd", NULL);
         } else {
-            run_to_point(a, "dolphin:copy", FAR_OP_DELETE, "nd", NULL);
+            run_to_point(a, "dolphin:freeze_node", FAR_OP_DELETE, "nd", NULL);
             start_and_assert_waiting(b, FAR_OP_UPDATE, "nh", V2);
         }
         stage_finish(i ? a : b);
@@ -448,7 +448,7 @@ TEST_WITH(key_that_came_meanwhile_has_its_block, with_housekeeping, NULL) {
     open_stage("hints=off,leaf_slots=2", NULL);
     put_all(a, "na");
     assert_true(stage_reads(a, "na", V1) && stage_reads(b, "na", V1));
-    run_to_point(b, "dolphin:ticket", FAR_OP_INSERT, key, V2);
+    run_to_point(b, "dolphin:ticket_drawn", FAR_OP_INSERT, key, V2);
     run_to_nth_point(a, "dolphin:frozen", 2, FAR_OP_PUT, key, V3);
     stage_finish(b);
     stage_finish(a);

@@ -32,11 +32,11 @@ TEST_OF_BOTH_INSERTS(switch_waits_for_another_memory_node) {
         key[1] = 'c';
         stage_start(a, FAR_OP_INSERT, key, V2);
         if (freeze) {
-            stage_stop_at(a, (far_sim_match){.point = "dolphin:copy"});
+            stage_stop_at(a, (far_sim_match){.point = "dolphin:freeze_node"});
             far_sim_resume(a->client);
             run_while_held(a, (far_sim_match){.kind = FAR_SIM_CAS, .from = at, .to = at + 8}, &hold);
         } else {
-            stage_stop_at(a, (far_sim_match){.point = "dolphin:copy"});
+            stage_stop_at(a, (far_sim_match){.point = "dolphin:freeze_node"});
             far_sim_resume(a->client);
             run_while_held(a, (far_sim_match){.kind = FAR_SIM_WRITE}, &hold);
         }
@@ -73,7 +73,7 @@ TEST_OF_BOTH_INSERTS(removed_node_is_frozen_before_its_entry) {
     for (char next = 'b'; next <= 'h' && !goes; next += 2) {
         key[1] = next;
         stage_start(a, FAR_OP_DELETE, key, NULL);
-        far_sim_stop_before(a->client, (far_sim_match){.point = "dolphin:copy"});
+        far_sim_stop_before(a->client, (far_sim_match){.point = "dolphin:freeze_node"});
         goes = far_sim_run_client(a->client) == FAR_SIM_STOPPED;
     }
     assert_true(goes);
@@ -153,7 +153,7 @@ TEST_OF_BOTH_INSERTS(switch_waits_for_a_copy_elsewhere) {
     assert_int_equal(call_as_a(fill_memory_node_0, &all), 0);
     key[1] = 'c';
     stage_start(a, FAR_OP_INSERT, key, V2);
-    stage_stop_at(a, (far_sim_match){.point = "dolphin:copy"});
+    stage_stop_at(a, (far_sim_match){.point = "dolphin:freeze_node"});
     far_sim_resume(a->client);
     far_sim_hold *hold;
     run_while_held(

@@ -64,7 +64,7 @@ TEST_OF_BOTH_INSERTS(recovery_needs_no_memory) {
     far_addr leaf = make_half_replaced_leaf("size=1M", true);
     fill_the_pool(b);
     assert_true(*memory_at(leaf) & DOLPHIN_FROZEN);
-    run_to_point(b, "dolphin:narrowed", FAR_OP_UPDATE, "nb", V2);
+    run_to_point(b, "dolphin:wait_for_readers", FAR_OP_UPDATE, "nb", V2);
     far_sim_resume(b->client);
     for (unsigned i = 0; i < 1000 && !b->ended; i++) { /* the pins become newer */
         far_sim_run_for(s.world, 10000);
@@ -265,7 +265,7 @@ TEST_OF_BOTH_INSERTS(narrowed_leaf_vs_late_read) {
     far_sim_hold *hold = stage_hold(c, (far_sim_match){.kind = FAR_SIM_READ, .from = leaf, .to = leaf + 96});
     assert_int_equal(far_sim_release_units(hold, &ident, 1), 0);
     stage_start(b, FAR_OP_PUT, "nba", V3);
-    stage_stop_at(b, (far_sim_match){.point = "dolphin:narrowed"});
+    stage_stop_at(b, (far_sim_match){.point = "dolphin:wait_for_readers"});
     assert_true((*memory_at(leaf) & DOLPHIN_FROZEN) && (memory_at(leaf)[1] & DOLPHIN_NARROWED));
     far_sim_resume(b->client);
     far_sim_run_for(s.world, 1000000);
@@ -287,7 +287,7 @@ TEST_OF_BOTH_INSERTS(narrowed_leaf_of_two_failed_clients) {
     stage_start(c, FAR_OP_GET, "nc", NULL);
     far_sim_hold *hold = stage_hold(c, (far_sim_match){.kind = FAR_SIM_READ, .from = leaf, .to = leaf + 96});
     assert_int_equal(far_sim_release_units(hold, &ident, 1), 0);
-    run_to_point(b, "dolphin:narrowed", FAR_OP_PUT, "nba", V3);
+    run_to_point(b, "dolphin:wait_for_readers", FAR_OP_PUT, "nba", V3);
     stage_actor d = open_another_session(c);
     far_sim_kill(b->pool->fabric);
     stage_start(&d, FAR_OP_PUT, "nba", V3);
@@ -333,7 +333,7 @@ TEST_OF_BOTH_INSERTS(traversal_does_not_pause_with_a_lock) {
     far_addr leaf = make_half_replaced_leaf(NULL, true);
     b->ended = false;
     b->client = far_sim_start(b->pool->fabric, "walk", run_walk, b);
-    stage_stop_at(b, (far_sim_match){.point = "dolphin:narrowed"});
+    stage_stop_at(b, (far_sim_match){.point = "dolphin:wait_for_readers"});
     far_sim_resume(b->client);
     far_sim_run_for(s.world, 10000000); /* meanwhile no pin becomes newer */
     uint64_t since = far_sim_now(s.world);

@@ -339,7 +339,7 @@ TEST_OF_BOTH_INSERTS(value_of_another_key) {
 TEST_OF_BOTH_INSERTS(frozen_node_of_a_failed_client) {
     open_stage(SLOTS1, NULL);
     put_all(a, MANY);
-    run_to_point(a, "dolphin:switch", FAR_OP_INSERT, "nc", V2);
+    run_to_point(a, "dolphin:link_copy", FAR_OP_INSERT, "nc", V2);
     uint64_t *lock = node_at("nb", 1).image;
     stage_kill(&s, a);
     *lock |= DOLPHIN_FROZEN; /* set the bit here, because A's CAS may not have taken effect if A did not wait for it */
@@ -441,7 +441,7 @@ TEST_OF_BOTH_INSERTS(a_value_in_transit_is_not_missing) {
         uint64_t *word = memory_at(dolphin_vword_addr(dolphin_entry_addr(leaf_entry("na", 0)), 4, 0)), was = *word;
         *word = 0;
         stage_start_main(b, "check", run_check);
-        stage_stop_at(b, (far_sim_match){.point = "dolphin:missing"});
+        stage_stop_at(b, (far_sim_match){.point = "dolphin:reread_missing_value"});
         *word = was;
         if (deleted)
             assert_int_equal(stage_do(a, FAR_OP_DELETE, "na", NULL), 0);

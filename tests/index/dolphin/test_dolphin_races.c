@@ -305,7 +305,7 @@ TEST_WITH(reserved_publish_before_kill, inserts_by_cas, NULL) {
     open_stage(WORDS ",insert=cas", NULL);
     put_all(a, "na");
     run_to_point(a, "dolphin:reserved", FAR_OP_INSERT, "nk", V2);
-    run_to_point(b, "dolphin:kill", FAR_OP_INSERT, "nk", V3);
+    run_to_point(b, "dolphin:set_slot_dead", FAR_OP_INSERT, "nk", V3);
     stage_finish(a);
     stage_finish(b);
     assert_true(a->result == 0 && b->result == FAR_ERR_EXISTS && stage_reads(c, "nk", V2));

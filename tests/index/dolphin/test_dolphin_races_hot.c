@@ -164,7 +164,7 @@ TEST_WITH(second_try_of_a_hot_update_fails, inserts_by_ticket, NULL) {
     for (unsigned i = 0; i < 3; i++) {
         open_stage_with_value(LONG1);
         assert_int_equal(stage_do(c, FAR_OP_UPDATE, "na", LONG2), 0);
-        run_to_nth_point(a, "dolphin:hot", 2, FAR_OP_UPDATE, "na", V3);
+        run_to_nth_point(a, "dolphin:update_hot", 2, FAR_OP_UPDATE, "na", V3);
         if (i == 0)
             assert_int_equal(stage_do(c, FAR_OP_UPDATE, "na", LONG1), 0);
         else if (i == 1)
@@ -275,13 +275,13 @@ TEST_WITH(the_second_try_meets_a_narrowed_slot, with_housekeeping, NULL) {
     assert_int_equal(dolphin_entry_addr(leaf_entry("nc", 1)), dolphin_entry_addr(leaf_entry("nb", 1)));
     int at = dolphin_find_entry(&node, dolphin_position((far_bytes){"nb", 2}, 1));
     far_addr place = dolphin_entry_word_addr(&node, (unsigned)at);
-    run_to_nth_point(c, "dolphin:hot", 2, FAR_OP_UPDATE, "nc", V3);
+    run_to_nth_point(c, "dolphin:update_hot", 2, FAR_OP_UPDATE, "nc", V3);
     stage_start(a, FAR_OP_INSERT, "nd", V1);
     far_sim_kill_at(a->client, (far_sim_match){.kind = FAR_SIM_CAS, .from = place, .to = place + 8}, 0);
     far_sim_run_client(a->client);
     stage_kill(&s, a);
     assert_int_not_equal(leaf_entry("nb", 1), leaf_entry("nc", 1));
-    run_to_point(b, "dolphin:narrowed", FAR_OP_UPDATE, "nb", V2);
+    run_to_point(b, "dolphin:wait_for_readers", FAR_OP_UPDATE, "nb", V2);
     stage_finish(c);
     assert_int_equal(c->result, 0);
     stage_finish(b);

@@ -33,7 +33,7 @@ TEST_WITH(ticket_below_is_killed, inserts_by_ticket, NULL) {
         const char *key = cases[i].key;
         open_stage(cases[i].options, NULL);
         put_all(a, "na nb nl-and-another-rest-in-a-block");
-        run_to_point(a, "dolphin:ticket", cases[i].first, key, V2);
+        run_to_point(a, "dolphin:ticket_drawn", cases[i].first, key, V2);
         assert_int_equal(stage_do(b, FAR_OP_INSERT, key, V3), 0);
         stage_finish(a);
         if (cases[i].first == FAR_OP_PUT)
@@ -55,7 +55,7 @@ TEST_WITH(ticket_of_another_key_is_passed, inserts_by_ticket, NULL) {
         open_stage(options[i], NULL);
         put_all(a, "na nb " LONG_KEY);
         assert_true(stage_reads(b, "na", V1));
-        run_to_point(a, "dolphin:ticket", FAR_OP_INSERT, "nx", V1);
+        run_to_point(a, "dolphin:ticket_drawn", FAR_OP_INSERT, "nx", V1);
         assert_int_equal(round_trips_of_insert(b, "nk"), 2);
         assert_int_equal(round_trips_of_insert(b, "nl"), 2);
         stage_finish(a);
@@ -72,8 +72,8 @@ TEST_WITH(two_pending_tickets_below_are_checked, inserts_by_ticket, NULL) {
     open_stage(TICKETS, NULL);
     put_all(a, "na nb");
     stage_actor d = open_another_session(a);
-    run_to_point(a, "dolphin:ticket", FAR_OP_INSERT, "nk", V1);
-    run_to_point(&d, "dolphin:ticket", FAR_OP_INSERT, "nx", V1);
+    run_to_point(a, "dolphin:ticket_drawn", FAR_OP_INSERT, "nk", V1);
+    run_to_point(&d, "dolphin:ticket_drawn", FAR_OP_INSERT, "nx", V1);
     assert_int_equal(stage_do(b, FAR_OP_INSERT, "nk", V3), 0);
     stage_finish(a);
     stage_finish(&d);
@@ -93,11 +93,11 @@ TEST_WITH(ticket_is_killed_before_it_is_reserved, inserts_by_ticket, NULL) {
     open_stage("insert=ticket,hints=off", NULL);
     stage_write(a, "na", LONG1);
     stage_actor d = open_another_session(a), e = open_another_session(a);
-    run_to_point(&d, "dolphin:ticket", FAR_OP_INSERT, "nx", LONG1);
-    run_to_point(&e, "dolphin:ticket", FAR_OP_INSERT, "ny", LONG1);
+    run_to_point(&d, "dolphin:ticket_drawn", FAR_OP_INSERT, "nx", LONG1);
+    run_to_point(&e, "dolphin:ticket_drawn", FAR_OP_INSERT, "ny", LONG1);
     assert_true(stage_reads(c, "na", LONG1));
     far_session_stats(c->session, &before);
-    run_to_point(c, "dolphin:ticket", FAR_OP_INSERT, LONG_KEY, LONG1);
+    run_to_point(c, "dolphin:ticket_drawn", FAR_OP_INSERT, LONG_KEY, LONG1);
     assert_int_equal(stage_do(b, FAR_OP_INSERT, LONG_KEY, LONG2), 0);
     stage_finish(c);
     far_session_stats(c->session, &after);
@@ -119,7 +119,7 @@ TEST_WITH(ticket_is_killed_before_it_is_reserved, inserts_by_ticket, NULL) {
 TEST_WITH(sum_with_a_hole_is_not_used, inserts_by_ticket, NULL) {
     open_stage(TICKETS, NULL);
     put_all(a, "na nb");
-    run_to_point(a, "dolphin:ticket", FAR_OP_INSERT, "nk", V2);
+    run_to_point(a, "dolphin:ticket_drawn", FAR_OP_INSERT, "nk", V2);
     assert_int_equal(stage_do(b, FAR_OP_INSERT, "na", V3), FAR_ERR_EXISTS);
     assert_int_equal(stage_do(b, FAR_OP_INSERT, "nk", V3), 0);
     stage_finish(a);
@@ -147,13 +147,13 @@ TEST_WITH(sum_of_a_copied_leaf, inserts_by_ticket, NULL) {
             leaf = leaf_entry("na", 0);
             stage_free_retired(&s);
         }
-        run_to_point(a, "dolphin:ticket", FAR_OP_INSERT, "nak", V2);
+        run_to_point(a, "dolphin:ticket_drawn", FAR_OP_INSERT, "nak", V2);
         assert_int_equal(stage_do(b, FAR_OP_INSERT, "nak", V3), 0);
         stage_finish(a);
         assert_int_equal(a->result, FAR_ERR_EXISTS);
         stage_delete(b, "nak");
         assert_true(stage_reads(c, "nak", NULL));
-        run_to_point(a, "dolphin:ticket", FAR_OP_INSERT, "nal", V2);
+        run_to_point(a, "dolphin:ticket_drawn", FAR_OP_INSERT, "nal", V2);
         assert_int_equal(stage_do(b, FAR_OP_INSERT, "nam", V3), 0);
         stage_finish(a);
         assert_true(a->result == 0 && keys_have_value(c, "na nb", V1));
@@ -207,7 +207,7 @@ TEST_WITH(full_leaf_gets_the_key_meanwhile, inserts_by_ticket, NULL) {
         stage_write(a, "na", V1);
         assert_true(stage_reads(b, "na", V1));
         uint64_t leaf = leaf_entry("na", 0);
-        run_to_point(a, "dolphin:ticket", FAR_OP_INSERT, "nk", first);
+        run_to_point(a, "dolphin:ticket_drawn", FAR_OP_INSERT, "nk", first);
         run_to_point(b, "dolphin:frozen", put ? FAR_OP_PUT : FAR_OP_INSERT, "nk", second);
         stage_finish(a);
         stage_finish(b);
@@ -229,11 +229,11 @@ TEST_WITH(ticket_meets_reserved, inserts_by_ticket, NULL) {
     put_all(a, "na nb");
     stage_actor d = open_another_session(a);
     /* A and D draw tickets but do not write, so their slots stay EMPTY. */
-    run_to_point(a, "dolphin:ticket", FAR_OP_INSERT, "nx", V1);
-    run_to_point(&d, "dolphin:ticket", FAR_OP_INSERT, "ny", V1);
+    run_to_point(a, "dolphin:ticket_drawn", FAR_OP_INSERT, "nx", V1);
+    run_to_point(&d, "dolphin:ticket_drawn", FAR_OP_INSERT, "ny", V1);
     run_to_point(b, "dolphin:reserved", FAR_OP_INSERT, "nk", V2);
     stage_start(c, FAR_OP_INSERT, "nk", V3);
-    stage_stop_at(c, (far_sim_match){.point = "dolphin:kill"});
+    stage_stop_at(c, (far_sim_match){.point = "dolphin:set_slot_dead"});
     stage_finish(b);
     stage_finish(c);
     assert_true(b->result == 0 && c->result == FAR_ERR_EXISTS);
@@ -253,8 +253,8 @@ TEST_WITH(ticket_meets_reserved_alone, inserts_by_ticket, NULL) {
     open_stage(TICKETS, NULL);
     put_all(a, "na nb");
     stage_actor d = open_another_session(a);
-    run_to_point(a, "dolphin:ticket", FAR_OP_INSERT, "nx", V1);
-    run_to_point(&d, "dolphin:ticket", FAR_OP_INSERT, "ny", V1);
+    run_to_point(a, "dolphin:ticket_drawn", FAR_OP_INSERT, "nx", V1);
+    run_to_point(&d, "dolphin:ticket_drawn", FAR_OP_INSERT, "ny", V1);
     run_to_point(b, "dolphin:reserved", FAR_OP_INSERT, "nk", V2);
     stage_finish(a);
     stage_finish(&d);
@@ -277,7 +277,7 @@ TEST_WITH(holes_are_passed, inserts_by_ticket, NULL) {
         assert_int_equal(stage_do(b, FAR_OP_INSERT, "na", V2), FAR_ERR_EXISTS);
     assert_true(stage_reads(b, "nb", V1));
     assert_int_equal(round_trips_of_insert(b, "nc"), 2);
-    run_to_point(a, "dolphin:ticket", FAR_OP_INSERT, "nd", V2);
+    run_to_point(a, "dolphin:ticket_drawn", FAR_OP_INSERT, "nd", V2);
     stage_kill(&s, a);
     assert_int_equal(stage_do(b, FAR_OP_INSERT, "ne", V2), 0);
     assert_int_equal(round_trips_of_insert(b, "nf"), 2);

@@ -131,7 +131,7 @@ static inline void open_full(stage *s, const variant *variant) {
     open_stage(s, variant, 0, SHRINK_OPTIONS);
     put(&s->c, number(1), 1);
     start(&s->c, FAR_OP_GET, number(1), 0);
-    stage_stop_at(&s->c, at("shard:home_read"));
+    stage_stop_at(&s->c, at("shard:main_bucket_read"));
     fill_partition(s, KEYS);
     stage_finish(&s->c);
     assert_int_equal(shard_root_d(far_root(s)), 1);
@@ -146,7 +146,7 @@ static inline void open_shrinking(stage *s, const variant *variant) {
     static shrinker w;
     w = (shrinker){.actor = &s->c, .world = s->world, .steps = 20, .trips = 100};
     start_shrink(&w);
-    stage_stop_at(&s->c, at("shard:swing"));
+    stage_stop_at(&s->c, at("shard:switch_root"));
     assert_int_equal(get(&s->a, number(1)), 0);
     assert_int_equal(get(&s->b, number(1)), 0);
     assert_int_equal(shard_root_phase(root_of(&s->a)), SHARD_SHRINK);

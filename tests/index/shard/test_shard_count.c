@@ -122,7 +122,7 @@ static void overload_ends_without_inserts_on(const variant *variant) {
     open_stage(&s, variant, 0, "slots=8,l2_slots=2");
     put(&s.c, number(1), 1);
     start(&s.c, FAR_OP_GET, number(1), 0);
-    stage_stop_at(&s.c, at("shard:home_read"));
+    stage_stop_at(&s.c, at("shard:main_bucket_read"));
     for (uint64_t n = 2; n <= KEYS; n++)
         put(&s.a, number(n), n);
     assert_int_equal(far_index_load(s.a.session, s.a.index, &load), 0);

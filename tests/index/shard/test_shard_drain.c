@@ -90,7 +90,7 @@ static void sweep_by_old_header_on(const variant *variant) {
     uint64_t one = get(&s.b, key_in(&s.a, 0, 0, 0));
     assert_int_equal(one, 7);
     start_work(&w);
-    stage_stop_at(&s.c, at("shard:sweep_looked")); /* C has chosen bucket 2 */
+    stage_stop_at(&s.c, at("shard:migrate_bucket")); /* C has chosen bucket 2 */
     put(&s.a, key_in(&s.a, 2, 1, 0), 8);
     put(&s.a, key_in(&s.a, 2, 0, 0), 9);
     assert_true(is_split(&s, 2, 1) && !is_split(&s, 3, 1));
@@ -116,7 +116,7 @@ static void begin_drain_with(stage *s, const variant *variant, const char *optio
     open_stage(s, variant, 0, options);
     put(&s->c, number(1), 1);
     start(&s->c, FAR_OP_GET, number(1), 0);
-    stage_stop_at(&s->c, at("shard:home_read"));
+    stage_stop_at(&s->c, at("shard:main_bucket_read"));
     for (uint64_t n = 2; n <= count; n++)
         put(&s->a, number(n), n);
     work_until(s, &s->a, SHARD_STABLE);
@@ -142,7 +142,7 @@ static void change_after_look(const variant *variant, unsigned nth, bool inserts
     worker w = {.actor = &s.c, .steps = 30, .trips = 5};
     begin_drain(&s, variant, KEYS);
     start_work(&w);
-    stage_stop_at(&s.c, (far_sim_match){.point = "shard:drain_looked", .nth = nth});
+    stage_stop_at(&s.c, (far_sim_match){.point = "shard:drain_bucket", .nth = nth});
     for (uint64_t n = 1; n <= KEYS; n++) {
         if (n % 3 == 2)
             put(&s.b, number(n), 100 + n);
@@ -207,7 +207,7 @@ static void fail_at_move(const variant *variant, unsigned nth, unsigned written)
     begin_drain(&s, variant, KEYS);
     start_work(&w);
     stage_stop_at(&s.c,
-                  (far_sim_match){.point = variant->inlined ? "shard:drain_move" : "shard:drained_up", .nth = nth});
+                  (far_sim_match){.point = variant->inlined ? "shard:drain_move" : "shard:clear_drained_entry", .nth = nth});
     if (variant->inlined) {
         far_sim_kill_at(s.c.client, (far_sim_match){.kind = FAR_SIM_WRITE, .nth = 1 + written}, 0);
         far_sim_resume(s.c.client);
@@ -589,7 +589,7 @@ static bool drain_fails_between(const variant *variant, uint64_t n, unsigned nth
     far_sim_stop_before(s.a.client, (far_sim_match){.kind = FAR_SIM_ATOMIC, .from = header, .to = header + 8});
     bool waits = far_sim_run_client(s.a.client) == FAR_SIM_STOPPED; /* false if the key is at level 1 */
     start_work(&w);
-    far_sim_stop_before(s.c.client, (far_sim_match){.point = "shard:drained_up", .nth = nth});
+    far_sim_stop_before(s.c.client, (far_sim_match){.point = "shard:clear_drained_entry", .nth = nth});
     bool stands = far_sim_run_client(s.c.client) == FAR_SIM_STOPPED;
     bool dies = waits && stands && shard_header_owner(world_word(s.world, header));
     if (dies) {

@@ -225,7 +225,7 @@ TEST(late_comers_double_in_time) {
 
 
 TEST(pointer_table_never_pauses) {
-    service_goes_on("partitions=4,bits=1,layout=pointer", "shard:home_read");
+    service_goes_on("partitions=4,bits=1,layout=pointer", "shard:main_bucket_read");
 }
 
 

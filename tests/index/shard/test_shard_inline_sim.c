@@ -360,7 +360,7 @@ static void l3_slot_reused_on(const char *sim) {
     stage_open(&s, "shard", INLINE "slots=1,l2_slots=1,load=95,afs=1000000", sim);
     put(&s.c, number(1), 1);
     start(&s.c, FAR_OP_GET, number(1), 0);
-    stage_stop_at(&s.c, at("shard:home_read"));
+    stage_stop_at(&s.c, at("shard:main_bucket_read"));
     for (unsigned i = 2; i < 20; i++) {
         put(&s.a, number(i), i);
         far_sim_sleep(s.world, 2000000);

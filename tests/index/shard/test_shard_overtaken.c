@@ -35,7 +35,7 @@ static void let_b_meet_the_lock(stage *s, const variant *variant, far_op_kind ki
     stage_stop_at(&s->a, at("shard:replace"));
     start(&s->b, kind, number(7), 30);
     bool looks = (kind == FAR_OP_UPDATE || kind == FAR_OP_PUT) && !slots_may_tear(variant);
-    stage_stop_at(&s->b, looks ? at("shard:glimpsed") : (far_sim_match){.point = "shard:lock", .nth = 2});
+    stage_stop_at(&s->b, looks ? at("shard:reread_locked_bucket") : (far_sim_match){.point = "shard:lock", .nth = 2});
 }
 
 
@@ -192,7 +192,7 @@ static void joining_after_the_first_read_is_not_superseded_on(const variant *var
     start(&s.a, FAR_OP_UPDATE, number(7), 20);
     stage_stop_at(&s.a, at("shard:replace"));
     start(&s.b, FAR_OP_UPDATE, number(7), 30);
-    stage_stop_at(&s.b, at("shard:glimpsed"));
+    stage_stop_at(&s.b, at("shard:reread_locked_bucket"));
     stage_finish(&s.a);
     start(&reader, FAR_OP_GET, number(7), 0);
     start(&writer, FAR_OP_UPDATE, number(7), 40);
@@ -227,7 +227,7 @@ static void joining_between_two_attempts_is_not_superseded_on(const variant *var
     start(&s.a, FAR_OP_UPDATE, number(7), 20);
     stage_stop_at(&s.a, at("shard:replace"));
     start(&s.b, FAR_OP_UPDATE, number(7), 30);
-    stage_stop_at(&s.b, at("shard:glimpsed"));
+    stage_stop_at(&s.b, at("shard:reread_locked_bucket"));
     far_sim_hold *hold = far_sim_hold_completion(
         s.b.client, (far_sim_match){.kind = FAR_SIM_READ, .from = main_bucket, .to = main_bucket + 8});
     far_sim_resume(s.b.client);
@@ -316,7 +316,7 @@ static void a_put_superseded_after_a_split_adds_no_key_on(const variant *variant
     start(&s.a, FAR_OP_UPDATE, k, 20);
     stage_stop_at(&s.a, at("shard:replace"));
     far_sim_resume(s.b.client);
-    stage_stop_at(&s.b, at("shard:glimpsed"));
+    stage_stop_at(&s.b, at("shard:reread_locked_bucket"));
     stage_finish(&s.a);
     stage_finish(&s.b);
     assert_int_equal(s.b.result, 0);
@@ -345,7 +345,7 @@ static void a_read_before_the_seal_is_discarded_on(const variant *variant) {
     start(&s.a, FAR_OP_UPDATE, k, 20);
     stage_stop_at(&s.a, at("shard:replace"));
     start(&s.b, FAR_OP_PUT, k, 30);
-    stage_stop_at(&s.b, at("shard:glimpsed"));
+    stage_stop_at(&s.b, at("shard:reread_locked_bucket"));
     stage_finish(&s.a);
     assert_int_equal(delete_key(&s.a, k), 0);
     put(&s.a, key_with(&s.a, 0, 1), 12);

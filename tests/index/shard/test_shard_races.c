@@ -148,7 +148,7 @@ static void all_but_one_fail_in_the_sweep_on(const variant *variant) {
     }
     start(&s.a, FAR_OP_INSERT, number(n + 1), n + 1);
     assert_int_equal(get(&s.b, number(1)), 1);
-    far_sim_stop_before(s.a.client, at("shard:work"));
+    far_sim_stop_before(s.a.client, at("shard:work_on_chunk"));
     /* A stops only if it has read the new root word of the doubling */
     bool stopped = far_sim_run_client(s.a.client) == FAR_SIM_STOPPED;
     start(&s.b, FAR_OP_INSERT, number(n + 2), n + 2);
@@ -343,7 +343,7 @@ static void new_pair_takes_no_slot_of_one_that_leaves_on(const variant *variant)
         assert_int_equal(get(&s.c, k), 11); /* C has read the new root word of the doubling */
         far_addr parent = bucket_addr(&s.b, 0);
         start(&s.c, FAR_OP_GET, k, 0);
-        stage_stop_at(&s.c, at("shard:home_read"));
+        stage_stop_at(&s.c, at("shard:main_bucket_read"));
         start(&s.b, FAR_OP_INSERT, key_with(&s.a, 0, 2), 30);
         far_sim_hold *hold = stage_hold(&s.b, write_of(parent));
         uint32_t order[8];

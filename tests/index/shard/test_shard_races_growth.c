@@ -216,7 +216,7 @@ static void chains_of_a_slow_drain_on(const variant *variant) {
     open_stage(&s, variant, 0, "slots=1,l2_slots=1,load=95,afs=1000000,share=1,idle_sweep=off");
     put(&s.c, number(1), 1);
     start(&s.c, FAR_OP_GET, number(1), 0);
-    stage_stop_at(&s.c, at("shard:home_read")); /* keep the table from doubling twice */
+    stage_stop_at(&s.c, at("shard:main_bucket_read")); /* keep the table from doubling twice */
     uint64_t n = 1;
     while (COUNTED(&s, chained) == 0) {
         n++;
@@ -229,7 +229,7 @@ static void chains_of_a_slow_drain_on(const variant *variant) {
         let_epochs_pass(&s);
         n++;
         start(&s.b, FAR_OP_PUT, number(n), n);
-        far_sim_stop_before(s.b.client, at("shard:drop"));
+        far_sim_stop_before(s.b.client, at("shard:drop_overflow_tables"));
         stopped = far_sim_run_client(s.b.client) == FAR_SIM_STOPPED && shard_root_d(far_root(&s)) == 2;
         if (!stopped && !s.b.ended)
             stage_finish(&s.b);
@@ -336,7 +336,7 @@ static void tomb_reused_before_the_freeze_on(const variant *variant) {
     put(&s.a, goes, 2);
     assert_int_equal(delete_key(&s.a, goes), 0);
     start(&s.b, FAR_OP_INSERT, late, 3);
-    stage_stop_at(&s.b, at("shard:home_read"));
+    stage_stop_at(&s.b, at("shard:main_bucket_read"));
     assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, grow_once, s.a.index), 1);
     start(&s.a, FAR_OP_UPDATE, stays, 4);
     stage_stop_at(&s.a, at("shard:split"));
@@ -390,7 +390,7 @@ static void stop_at_first_step(stage *s, const variant *variant) {
     bool stopped = false;
     for (uint64_t n = 1; !stopped; n++) {
         start(&s->a, FAR_OP_INSERT, number(n), n);
-        far_sim_stop_before(s->a.client, at("shard:work"));
+        far_sim_stop_before(s->a.client, at("shard:work_on_chunk"));
         stopped = far_sim_run_client(s->a.client) == FAR_SIM_STOPPED;
     }
 }
@@ -494,7 +494,7 @@ static void a_slow_doubling_lets_the_epoch_go_on_on(const variant *variant) {
     const shard_counters *own = &shard_state_of(s.a.index)->counters;
     for (unsigned steps = 0; steps < 5; steps++) {
         let_epochs_pass(&s);
-        stage_stop_at(&s.a, at("shard:work"));
+        stage_stop_at(&s.a, at("shard:work_on_chunk"));
     }
     stage_finish(&s.a);
     assert_int_equal(s.a.result, 0);

@@ -133,7 +133,7 @@ static void a_write_during_a_split_that_has_begun_on(const variant *variant) {
     start(&s.b, FAR_OP_UPDATE, key_with(&s.a, 0, 0), 20);
     stage_stop_at(&s.b, at("shard:split_locked"));
     far_sim_resume(s.c.client);
-    stage_stop_at(&s.c, (far_sim_match){.point = "shard:home_read", .nth = 2});
+    stage_stop_at(&s.c, (far_sim_match){.point = "shard:main_bucket_read", .nth = 2});
     uint64_t merged = COUNTED(&s, merged);
     stage_finish(&s.b);
     assert_int_equal(s.b.result, 0);

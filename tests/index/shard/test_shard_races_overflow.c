@@ -15,7 +15,7 @@ static void l3_chain_append_race_on(const variant *variant) {
     open_stage(&s, variant, 0, "slots=1,l2_slots=1,load=95,afs=1000000");
     put(&s.c, number(1), 1);
     start(&s.c, FAR_OP_GET, number(1), 0);
-    stage_stop_at(&s.c, at("shard:home_read")); /* keep the table from doubling twice */
+    stage_stop_at(&s.c, at("shard:main_bucket_read")); /* keep the table from doubling twice */
     uint64_t n = 1;
     const shard_partition *part = &shard_state_of(s.a.index)->part[0];
     for (bool full = false; !full;) {
@@ -182,7 +182,7 @@ static void stopped_client_grow_on(const variant *variant) {
     open_stage(&s, variant, 0, GROWING);
     put(&s.a, number(1), 1);
     start(&s.c, FAR_OP_GET, number(1), 0);
-    stage_stop_at(&s.c, at("shard:home_read"));
+    stage_stop_at(&s.c, at("shard:main_bucket_read"));
     for (uint64_t n = 2; n < 60; n++) {
         assert_int_equal(insert(&s.b, number(n), n), 0);
         far_sim_sleep(s.world, 500000);
@@ -245,7 +245,7 @@ static void drain_crash_block_reuse_on(const variant *variant) {
     put(&s.a, k, 3);
     for (unsigned i = 0; i < 8 && !died; i++) {
         start(&s.b, FAR_OP_PUT, key_with(&s.a, 1, i + 1), 4);
-        far_sim_stop_before(s.b.client, at("shard:drained_up"));
+        far_sim_stop_before(s.b.client, at("shard:clear_drained_entry"));
         died = far_sim_run_client(s.b.client) == FAR_SIM_STOPPED;
     }
     assert_true(died);

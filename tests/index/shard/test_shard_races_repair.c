@@ -80,7 +80,7 @@ TEST(a_bucket_fills_before_its_lock) {
     stage_open(&s, "shard", "partitions=1,bits=0,slots=2,l2_slots=1,afs=1000000,ordered_cas=off", NULL);
     stage_write(&s.a, "x", "0");
     stage_start(&s.a, FAR_OP_INSERT, "k", "a");
-    stage_stop_at(&s.a, at("shard:home_read"));
+    stage_stop_at(&s.a, at("shard:main_bucket_read"));
     stage_write(&s.b, "y", "0");
     stage_finish(&s.a);
     assert_int_equal(s.a.result, 0);

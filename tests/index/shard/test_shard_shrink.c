@@ -101,7 +101,7 @@ static void insert_from_before_the_shrink_on(const variant *variant) {
     open_empty(&s, variant);
     shrinker w = {.actor = &s.c, .world = s.world, .steps = 1, .trips = 100};
     start(&s.b, FAR_OP_INSERT, number(5), 7);
-    stage_stop_at(&s.b, at(variant->inlined ? "shard:insert" : "shard:home_read"));
+    stage_stop_at(&s.b, at(variant->inlined ? "shard:insert" : "shard:main_bucket_read"));
     for (unsigned i = 0; i < 10; i++)
         run_shrink(&w);
     assert_int_equal(current_phase(&s), SHARD_SHRINK);
@@ -157,7 +157,7 @@ static void cancelled_at_the_epoch_of_its_stamp_on(const variant *variant) {
     open_empty(&s, variant);
     shrinker w = {.actor = &s.c, .world = s.world, .steps = 40, .trips = 100, .announces = true};
     start(&s.b, FAR_OP_GET, number(1), 0);
-    stage_stop_at(&s.b, at("shard:home_read")); /* B's pin delays the epoch */
+    stage_stop_at(&s.b, at("shard:main_bucket_read")); /* B's pin delays the epoch */
     for (unsigned i = 0; i < 10; i++) {
         far_epoch_request(s.a.pool);
         far_sim_sleep(s.world, 300000);
@@ -213,7 +213,7 @@ TEST_ALL_VARIANTS(doubling_after_a_cancelled_shrink);
  * B replaces the directory. C must neither replace it again nor retire anything. Fails if the objects are retired
  * before the CAS. */
 static void two_clients_shrink_on(const variant *variant) {
-    static const char *const points[] = {"shard:prepared", "shard:swing", "shard:stamp"};
+    static const char *const points[] = {"shard:install_directory", "shard:switch_root", "shard:stamp"};
     for (unsigned i = 0; i < sizeof(points) / sizeof(points[0]); i++) {
         stage s;
         open_empty(&s, variant);
@@ -243,7 +243,7 @@ static void directory_prepared_by_a_failed_client_on(const variant *variant) {
     open_empty(&s, variant);
     shrinker w = {.actor = &s.c, .world = s.world, .steps = 20, .trips = 100};
     start_shrink(&w);
-    stage_stop_at(&s.c, at("shard:swing"));
+    stage_stop_at(&s.c, at("shard:switch_root"));
     put(&s.a, number(5), 7);
     stage_kill(&s, &s.c);
     stage_check_by(&s, &s.a);

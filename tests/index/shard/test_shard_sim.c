@@ -185,7 +185,7 @@ static void stopped_client_grow_on(const char *sim) {
     stage_open(&s, "shard", GROWING, sim);
     stage_write(&s.a, "x", "0");
     stage_start(&s.c, FAR_OP_GET, "x", NULL);
-    stage_stop_at(&s.c, at("shard:home_read"));
+    stage_stop_at(&s.c, at("shard:main_bucket_read"));
     for (unsigned i = 0; i < 60; i++) {
         snprintf(key, sizeof(key), "n%u", i);
         assert_int_equal(stage_do(&s.b, FAR_OP_INSERT, key, "v"), 0);
@@ -395,7 +395,7 @@ static void aba_block_reuse_on(const char *sim) {
     stage_open(&s, "shard", NO_GROWTH, sim);
     stage_write(&s.a, "k", "old");
     stage_start(&s.c, FAR_OP_GET, "k", NULL);
-    stage_stop_at(&s.c, at("shard:home_read"));
+    stage_stop_at(&s.c, at("shard:main_bucket_read"));
     stage_start(&s.a, FAR_OP_UPDATE, "k", "late");
     stage_stop_at(&s.a, at("shard:replace"));
     for (unsigned i = 0; i < 50; i++) {
@@ -502,7 +502,7 @@ static void fail_in_drain(stage *s, const char *sim) {
         /* this key leaves, so that there is room where k moves up */
         snprintf(key, sizeof(key), "%s", key_with(&s->a, 1, i + 1));
         stage_start(&s->b, FAR_OP_PUT, key, "v");
-        far_sim_stop_before(s->b.client, at("shard:drained_up"));
+        far_sim_stop_before(s->b.client, at("shard:clear_drained_entry"));
         died = far_sim_run_client(s->b.client) == FAR_SIM_STOPPED;
     }
     assert_true(died);
@@ -581,7 +581,7 @@ static void l3_chain_on(const char *sim) {
     stage_open(&s, "shard", "partitions=1,bits=0,slots=1,l2_slots=1,load=95,afs=1000000", sim);
     stage_write(&s.c, "held", "0");
     stage_start(&s.c, FAR_OP_GET, "held", NULL);
-    stage_stop_at(&s.c, at("shard:home_read")); /* keep the table from doubling twice */
+    stage_stop_at(&s.c, at("shard:main_bucket_read")); /* keep the table from doubling twice */
     for (unsigned i = 0; i < 40; i++) {
         snprintf(key, sizeof(key), "n%u", i);
         assert_int_equal(stage_do(i % 2 ? &s.a : &s.b, FAR_OP_INSERT, key, "v"), 0);

@@ -189,7 +189,7 @@ TEST(owner_replaced_before_it_is_read_as_a_whole) {
         key[1] = part;
         stage_delete(b, key);
     }
-    run_until_point(a, "smart:found", FAR_OP_INSERT, "nx", V2);
+    run_until_point(a, "smart:search_done", FAR_OP_INSERT, "nx", V2);
     key[1] = (char)(end - 2);
     stage_delete(b, key);
     key[1] = (char)(end - 1);
@@ -383,7 +383,7 @@ TEST(redo_record_in_use_survives_a_collection) {
 
     c->ended = false;
     c->client = far_sim_start(c->pool->fabric, "sweeps", run_collection, c);
-    stage_stop_at(c, (far_sim_match){.point = "sweep:walk"});
+    stage_stop_at(c, (far_sim_match){.point = "collect:mark_phase"});
     stage_stop_at(c, (far_sim_match){.kind = FAR_SIM_READ, .from = root, .to = root + 8});
     run_until_point(b, "smart:taken_over", FAR_OP_UPDATE, "nk", new);
     stage_stop_at(c, request);

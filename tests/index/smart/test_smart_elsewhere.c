@@ -83,7 +83,7 @@ TEST(a_leaf_on_another_node_is_written_before_the_old_one_names_it) {
     stage_write(a, "naa", V1);
     far_sim_on_verb(s.world, NULL, NULL);
     fill_for_leaves(far_addr_node(written));
-    run_with_write_held_back(FAR_OP_UPDATE, "naa", "smart:found", V1, V2);
+    run_with_write_held_back(FAR_OP_UPDATE, "naa", "smart:search_done", V1, V2);
     stage_close(&s);
 }
 

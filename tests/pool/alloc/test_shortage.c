@@ -76,7 +76,7 @@ static void let_two_wait_in_line(rig *r, unsigned seed) {
     assert_true(fill(&r->actors[0], "a", LARGE) > 2);
     remove_now(&r->actors[0], "a0"); /* The delete frees memory for one value, after some epochs. */
     start_putting(&r->actors[1], 1, LARGE);
-    stop_at_point(&r->actors[1], "shortage:asks");
+    stop_at_point(&r->actors[1], "out_of_memory:request_blocks");
     start_putting(&r->actors[2], 1, LARGE);
     far_sim_limit(r->world, 300000);
     assert_true(far_sim_run_client(r->actors[2].client) != FAR_SIM_ENDED);
@@ -139,7 +139,7 @@ TEST(one_request_serves_many_handles) {
     uint32_t before = request_now(&r).number;
     for (unsigned i = 1; i < r.count; i++) {
         start_putting(&r.actors[i], 1, LARGE);
-        stop_at_point(&r.actors[i], "shortage:asks");
+        stop_at_point(&r.actors[i], "out_of_memory:request_blocks");
     }
     far_sim_on_verb(r.world, count_requests, &asked);
     for (unsigned i = 1; i < r.count; i++)

@@ -116,7 +116,7 @@ TEST(memory_freed_after_the_first_attempt_is_found) {
     assert_int_equal(other->session->memory->retired_bytes, 0);
     assert_true(other->pool->store->remote_bytes > 0);
     start_putting(needy, 1, SMALL);
-    stop_at_point(needy, "shortage:found");
+    stop_at_point(needy, "out_of_memory:begin");
     far_sim_sleep(r.world, 100000000); /* the other handle becomes quiescent, so it returns its remote objects */
     assert_int_equal(other->pool->store->remote_bytes, 0);
     uint32_t number = request_now(&r).number;
@@ -385,7 +385,7 @@ TEST(no_operation_waits_forever_for_a_stalled_pin) {
 
 static int stop_at_test_point(far_task *t, void *arg) {
     (void)arg;
-    far_point(t, "test:still");
+    far_point(t, "test:stopped");
     return 0;
 }
 
@@ -406,7 +406,7 @@ TEST(a_session_with_a_stopped_thread_is_not_waited_for) {
     assert_true(fill(slow, "a", LARGE) > 2);
     remove_now(slow, "a0");
     start(slow, "slow", stop_main);
-    stop_at_point(slow, "test:still");
+    stop_at_point(slow, "test:stopped");
     start_putting(needy, 1, LARGE);
     far_sim_limit(r.world, 50000000);
     assert_int_equal(far_sim_run_client(needy->client), FAR_SIM_ENDED);

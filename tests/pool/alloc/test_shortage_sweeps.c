@@ -16,7 +16,7 @@ static void stop_in_mark_phase(rig *r, unsigned seed) {
             remove_numbered(owner, "a", i);
     pass_epochs(owner, 6);
     start_sweep(collector);
-    stop_at_point(collector, "sweep:walk");
+    stop_at_point(collector, "collect:mark_phase");
 }
 
 
@@ -76,7 +76,7 @@ TEST(no_operation_waits_forever_for_a_stopped_collector) {
     fill(needy, "a", SMALL);
     fill(needy, "b", 1);
     start_sweep(collector);
-    stop_at_point(collector, "sweep:walk");
+    stop_at_point(collector, "collect:mark_phase");
     memcpy(bytes_at(&r, FAR_SUPER_LOSSES), &(uint64_t){word_at(&r, FAR_SUPER_LOSSES) + 1}, 8);
     for (unsigned i = 0; i < 3; i++) {
         start_putting(needy, 1, LARGE);

@@ -288,8 +288,8 @@ static void drop_during_a_creation(bool seen) {
     assert_int_equal(far_session_open(dropper->pool, &other), 0);
     start_actor(creator, "creator", create_y);
     start_actor(dropper, "dropper", drop_x);
-    far_sim_stop_before(creator->client, (far_sim_match){.point = "catalog:swing"});
-    far_sim_stop_before(dropper->client, (far_sim_match){.point = "catalog:gone"});
+    far_sim_stop_before(creator->client, (far_sim_match){.point = "catalog:swap_word"});
+    far_sim_stop_before(dropper->client, (far_sim_match){.point = "catalog:entry_flagged"});
     assert_int_equal(far_sim_run_client(creator->client), FAR_SIM_STOPPED);
     assert_int_equal(far_sim_run_client(dropper->client), FAR_SIM_STOPPED);
     if (seen)
@@ -329,7 +329,7 @@ TEST(a_check_concurrent_with_a_waiting_collection_names_the_stalled_client) {
     create_x_with_a_key(&s);
     actor *stopped = &s.actors[0], *checker = &s.actors[1];
     start_actor(stopped, "stopped", open_x);
-    far_sim_stop_before(stopped->client, (far_sim_match){.point = "catalog:confirm"});
+    far_sim_stop_before(stopped->client, (far_sim_match){.point = "catalog:confirm_listed"});
     assert_int_equal(far_sim_run_client(stopped->client), FAR_SIM_STOPPED);
     snprintf(name, sizeof(name), "client %u", stopped->pool->team.own->id);
     for (unsigned i = 0; i < 2; i++) {
@@ -358,7 +358,7 @@ TEST(an_opener_that_was_first_keeps_its_index) {
     actor *opener = &s.actors[0], *dropper = &s.actors[1];
     start_actor(opener, "opener", open_x);
     start_actor(dropper, "dropper", drop_x);
-    far_sim_stop_before(opener->client, (far_sim_match){.point = "catalog:confirm"});
+    far_sim_stop_before(opener->client, (far_sim_match){.point = "catalog:confirm_listed"});
     assert_int_equal(far_sim_run_client(opener->client), FAR_SIM_STOPPED);
     assert_int_equal(far_sim_run_client(dropper->client), FAR_SIM_ENDED);
     assert_int_equal(dropper->result, FAR_ERR_BUSY);
@@ -379,7 +379,7 @@ TEST(an_opener_that_reads_a_drop_mark_waits_for_the_drop) {
         actor *opener = &s.actors[0], *dropper = &s.actors[1];
         start_actor(opener, "opener", open_x);
         start_actor(dropper, "dropper", drop_x);
-        far_sim_stop_before(dropper->client, (far_sim_match){.point = "catalog:marked"});
+        far_sim_stop_before(dropper->client, (far_sim_match){.point = "catalog:mark_is_set"});
         assert_int_equal(far_sim_run_client(dropper->client), FAR_SIM_STOPPED);
         far_sim_run_for(s.world, 2000000);
         assert_false(opener->ended);
@@ -406,7 +406,7 @@ TEST(an_opener_that_enters_after_the_mark_gives_way) {
     start_actor(opener, "opener", open_x);
     start_actor(dropper, "dropper", drop_x);
     /* the opener has read that there is no drop mark, and has not entered x into its table yet */
-    far_sim_stop_before(opener->client, (far_sim_match){.point = "catalog:enter"});
+    far_sim_stop_before(opener->client, (far_sim_match){.point = "catalog:enter_table"});
     assert_int_equal(far_sim_run_client(opener->client), FAR_SIM_STOPPED);
     /* the dropper has read that no handle has the index open */
     far_sim_stop_before(dropper->client, (far_sim_match){.point = "catalog:unlist"});

@@ -60,7 +60,7 @@ TEST(a_stopped_drop_that_waits_for_a_walk_loses_its_mark) {
  * and A gets FAR_ERR_NOT_FOUND. Fails if a new pin does not get a new mark, or if renew_mark does not compare the mark
  * with its own. */
 TEST(a_drop_that_continues_replaces_its_mark) {
-    static const char *const opener_is[] = {"catalog:clear_mark", "catalog:enter"};
+    static const char *const opener_is[] = {"catalog:clear_mark", "catalog:enter_table"};
     for (unsigned i = 0; i < 2; i++) {
         waiting_drop d;
         stop_a_drop(&d, "catalog:wait_for_walks");
@@ -87,7 +87,7 @@ TEST(a_drop_that_continues_replaces_its_mark) {
 TEST(an_opener_names_the_client_that_is_stopped_in_a_drop) {
     waiting_drop d;
     char who[32];
-    stop_a_drop(&d, "catalog:marked");
+    stop_a_drop(&d, "catalog:mark_is_set");
     assert_int_equal(far_sim_run_client(d.s.client), FAR_SIM_ENDED);
     assert_int_equal(d.s.result, FAR_ERR_BUSY);
     snprintf(who, sizeof(who), "dropped by client %u", d.s.dropper->id);
@@ -140,7 +140,7 @@ TEST(a_drop_that_ends_is_not_blamed_for_the_epoch) {
     stop_third_client(&s, &c);
     other = s;
     far_sim_client *drop = far_sim_start(s.other->fabric, "dropper", drop_x_in_dropper, &other);
-    far_sim_stop_before(drop, (far_sim_match){.point = "catalog:marked"});
+    far_sim_stop_before(drop, (far_sim_match){.point = "catalog:mark_is_set"});
     assert_int_equal(far_sim_run_client(drop), FAR_SIM_STOPPED);
     s.client = far_sim_start(s.pool->fabric, "opener", open_x_in_lost, &s);
     far_sim_run_for(s.world, 5000 * far_tick(s.pool->fabric));

@@ -286,12 +286,12 @@ static bool clearing_takes_effect_late(scenario *s) {
     open_walk w = open_x_as_walk(s);
     far_addr table = read_word_at(s, far_open_table_word_of(s->pool->team.own->id));
     s->client = far_sim_start(s->pool->fabric, "lost", open_x_in_lost, s);
-    far_sim_stop_before(s->client, (far_sim_match){.point = "catalog:enter_user"});
+    far_sim_stop_before(s->client, (far_sim_match){.point = "catalog:set_user_bit"});
     assert_int_equal(far_sim_run_client(s->client), FAR_SIM_STOPPED);
     scenario other = *s;
     assert_int_equal(far_session_open(s->other, &other.dropper), 0);
     far_sim_client *drop = far_sim_start(s->other->fabric, "dropper", drop_x_in_dropper, &other);
-    far_sim_stop_before(drop, (far_sim_match){.point = "catalog:marked"});
+    far_sim_stop_before(drop, (far_sim_match){.point = "catalog:mark_is_set"});
     assert_int_equal(far_sim_run_client(drop), FAR_SIM_STOPPED);
 
     far_sim_match second = write_of(table, FAR_OPEN_TABLE_BYTES);

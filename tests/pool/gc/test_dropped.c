@@ -415,7 +415,7 @@ static bool drop_while_its_handle_waits(unsigned nth) {
         assert_int_equal(far_delete(a->session, a->index, &i, sizeof(i)), 0);
     start(a, "closer", close_pool_main);
     start(b, "dropper", drop_main);
-    far_sim_stop_before(a->client, (far_sim_match){.point = "memory:wait", .nth = nth});
+    far_sim_stop_before(a->client, (far_sim_match){.point = "memory:wait_for_epoch", .nth = nth});
     far_sim_run_for(r.world, 3000000);
     bool there = !far_sim_ended(a->client);
     far_sim_resume(a->client);
@@ -458,7 +458,7 @@ TEST(an_index_is_not_freed_while_its_handle_is_being_closed) {
     assert_int_equal(far_index_create(a->session, "x", "toy", NULL, &other.index), 0);
     other.pool = r.actors[0].pool;
     start(a, "closer", close_pool_main);
-    stop_at_point(a, "memory:leave");
+    stop_at_point(a, "memory:release_blocks");
     start(&other, "other", close_index_main);
     far_sim_run_for(r.world, 1000000);
     assert_false(far_sim_ended(other.client));

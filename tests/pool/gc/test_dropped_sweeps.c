@@ -19,7 +19,7 @@ TEST(a_drop_during_the_mark_phase_frees_the_index) {
         if (i / 2)
             reopen(&r, dropper);
         start_sweep(collector);
-        stop_at_point(collector, "sweep:walk");
+        stop_at_point(collector, "collect:mark_phase");
         far_request before = request_now(&r);
         assert_true(before.walk);
         assert_int_equal(far_index_drop(dropper->session, "x"), 0);
@@ -45,7 +45,7 @@ TEST(an_index_dropped_before_the_walk_reaches_it_is_skipped) {
     uint32_t uid = create_index(dropper, "x", "toy");
     uint32_t stays = create_index(dropper, "y", "toy");
     start_sweep(collector);
-    stop_at_point(collector, "sweep:walk");
+    stop_at_point(collector, "collect:mark_phase");
     far_addr catalog = far_catalog_word_addr(word_at(&r, FAR_SUPER_CATALOG));
     stop_at(collector, (far_sim_match){.kind = FAR_SIM_READ, .from = catalog, .to = catalog + 64});
     assert_int_equal(far_index_drop(dropper->session, "x"), 0);
@@ -70,7 +70,7 @@ TEST(an_owner_closed_during_a_collection_leaves_nothing) {
     assert_int_equal(far_index_drop(collector->session, "x"), 0);
     far_sim_sleep(r.world, 50000000);
     start_sweep(collector);
-    stop_at_point(collector, "sweep:walk");
+    stop_at_point(collector, "collect:mark_phase");
     start(holder, "closer", close_pool_main);
     far_sim_run_for(r.world, 100000000);
     /* The close of the holder has ended, so it did not wait for the collection. */
@@ -147,7 +147,7 @@ TEST(a_handle_that_waits_for_a_collection_acknowledges_it) {
     actor *a = &r.actors[1], *b = &r.actors[2];
     create_index(b, "y", "toy");
     start(b, "sweeper", check_main);
-    stop_at_point(b, "sweep:walk");
+    stop_at_point(b, "collect:mark_phase");
     create_index(a, "x", "toy");
     assert_true(far_epoch_is_active(a->pool));
     start(a, "next", check_main);
@@ -260,7 +260,7 @@ TEST(an_index_is_dropped_in_a_full_pool) {
         assert_int_equal(call(a, take_the_rest, NULL), FAR_ERR_NO_MEMORY);
         if (dies) {
             start(b, "dropper", drop_y_main);
-            stop_at_point(b, "catalog:gone");
+            stop_at_point(b, "catalog:entry_flagged");
             far_sim_kill(b->pool->fabric);
             far_sim_resume(b->client);
             far_sim_run_client(b->client);

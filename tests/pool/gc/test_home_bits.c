@@ -103,7 +103,7 @@ TEST(a_false_bit_is_cleared_while_its_owner_takes_it) {
     far_addr used = bucket_of(&r, owner, "a7");
     set_false_free_bit(&r, owner, used);
     start_sweep(collector);
-    stop_at_point(collector, "sweep:met");
+    stop_at_point(collector, "collect:compare_free_bits");
     start(owner, "owner", take_all_returned_main);
     stop_at(owner,
             (far_sim_match){.kind = FAR_SIM_ATOMIC, .from = bit_word(owner, used), .to = bit_word(owner, used) + 8});
@@ -217,13 +217,13 @@ static void assert_suspect_is_harmless(unsigned seed, bool again) {
     far_addr bucket = bucket_of(&r, owner, "a7");
     delete_and_return(&r, other, "a7", bucket);
     start_sweep(collector);
-    stop_at_point(collector, "sweep:homes");
+    stop_at_point(collector, "collect:walk_indexes");
     link_again(&r, owner, "n", bucket, key);
     far_sim_resume(collector->client);
-    stop_at_point(collector, "sweep:met");
+    stop_at_point(collector, "collect:compare_free_bits");
     delete_and_return(&r, other, key, bucket);
     far_sim_resume(collector->client);
-    stop_at_point(collector, "sweep:suspects");
+    stop_at_point(collector, "collect:walk_suspects");
     if (again)
         link_again(&r, owner, "m", bucket, key);
     finish_collection(&r, collector);
@@ -250,7 +250,7 @@ TEST(an_object_returned_after_the_walk_stays_in_the_store) {
     put_many(owner, "a");
     far_addr bucket = bucket_of(&r, owner, "a7");
     start_sweep(collector);
-    stop_at_point(collector, "sweep:met");
+    stop_at_point(collector, "collect:compare_free_bits");
     delete_and_return(&r, other, "a7", bucket);
     assert_int_equal(call(owner, take_all_returned, NULL), 0);
     assert_true(is_in_store(owner, bucket));
@@ -277,7 +277,7 @@ TEST(page_words_of_two_moments_are_no_damage) {
     far_page_state slab = {.in_use = true, .uid = owner->index->uid, .type = TOY_TYPE_BUCKET, .size = 512, .pages = 2};
     assert_int_equal(pages[FAR_BLOCK_PAGES - 1], 0);
     start_sweep(collector);
-    stop_at_point(collector, "sweep:met");
+    stop_at_point(collector, "collect:compare_free_bits");
     pages[FAR_BLOCK_PAGES - 1] = far_page_pack(&slab);
     assert_false(far_pages_are_sound(g, pages));
     finish_collection(&r, collector);

@@ -17,7 +17,7 @@ TEST(an_object_linked_after_the_walk_is_black) {
     put_many(owner, "a");
     assert_int_equal(call(owner, leak_one, owner), 0);
     start_sweep(collector);
-    stop_at_point(collector, "sweep:walked");
+    stop_at_point(collector, "collect:write_marks");
     put_many(owner, "b");
     finish_collection(&r, collector);
     assert_int_equal(collector->swept.leaked_bytes, 512); /* only the object that was leaked on purpose was freed */
@@ -58,7 +58,7 @@ TEST(an_object_retired_during_a_collection_is_black) {
     put_many(owner, "a");
     assert_int_equal(call(owner, leak_one, owner), 0);
     start_sweep(collector);
-    stop_at_point(collector, "sweep:walked");
+    stop_at_point(collector, "collect:write_marks");
     assert_true(far_sweep_is_pending(owner->pool->store));
     assert_false(is_black(owner, owner->object));
     assert_int_equal(call(owner, retire_leaked, owner), 0);
@@ -123,7 +123,7 @@ TEST(owners_sweep_only_after_done) {
     put_many(owner, "a");
     put_now(other, "first", 1);
     start_sweep(collector);
-    stop_at_point(collector, "sweep:walked");
+    stop_at_point(collector, "collect:write_marks");
     /* The puts of the other handle unlink objects in blocks of the owner, which the walk may have marked or not. */
     put_many(other, "a");
     stop_at(collector, before_done());
@@ -175,7 +175,7 @@ TEST(a_block_adopted_during_the_walk_is_swept_later) {
     actor *gone = &r.actors[0], *collector = &r.actors[1], *adopter = &r.actors[2];
     leave_orphans(&r, gone);
     start_sweep(collector);
-    stop_at_point(collector, "sweep:walked");
+    stop_at_point(collector, "collect:write_marks");
     adopt_by_use(&r, adopter, gone->object);
     finish_collection(&r, collector);
     assert_true(collector->swept.leaked_bytes >= 512);
@@ -225,7 +225,7 @@ TEST(a_block_released_during_a_collection_is_not_swept_by_it) {
     put_many(owner, "a");
     assert_int_equal(call(owner, leak_one, owner), 0);
     start_sweep(collector);
-    stop_at_point(collector, "sweep:walked");
+    stop_at_point(collector, "collect:write_marks");
     put_many(owner, "b");
     far_addr object = owner->object;
     hold_blocks(owner, false);

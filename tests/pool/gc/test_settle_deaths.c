@@ -13,7 +13,7 @@ TEST(a_client_that_fails_during_the_walk_is_collected_next) {
     actor *failed = &r.actors[0], *collector = &r.actors[1], *other = &r.actors[2];
     put_many(failed, "a");
     start_sweep(collector);
-    stop_at_point(collector, "sweep:walk");
+    stop_at_point(collector, "collect:mark_phase");
     assert_int_equal(call(failed, leak, failed), 0);
     put_many(failed, "b");
     far_sim_kill(failed->pool->fabric);
@@ -363,9 +363,9 @@ TEST(a_collection_in_parts_covers_earlier_leaks) {
     memcpy(bytes_at(&r, FAR_SUPER_LOSSES), &(uint64_t){word_at(&r, FAR_SUPER_LOSSES) + 1}, 8);
     collector->mode = FAR_COLLECT_REPAIR;
     start_sweep(collector);
-    stop_at_point(collector, "sweep:walk");
+    stop_at_point(collector, "collect:mark_phase");
     uint32_t first = request_now(&r).collection;
-    stop_at_point(collector, "sweep:walk");
+    stop_at_point(collector, "collect:mark_phase");
     assert_int_equal(request_now(&r).collection, far_number_next(first));
     assert_true(collection_is_requested(&r));
     memcpy(bytes_at(&r, FAR_SUPER_LOSSES), &(uint64_t){word_at(&r, FAR_SUPER_LOSSES) + 1}, 8);
@@ -422,7 +422,7 @@ TEST(the_epoch_advances_while_orphans_are_adopted) {
     far_sim_kill(failed->pool->fabric);
     collector->mode = FAR_COLLECT_REPAIR;
     start_sweep(collector);
-    stop_at_point(collector, "sweep:walked");
+    stop_at_point(collector, "collect:write_marks");
     uint64_t epoch = 0;
     for (unsigned i = 0; i < 4; i++) {
         stop_at(collector, (far_sim_match){.kind = FAR_SIM_CAS,

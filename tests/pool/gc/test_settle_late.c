@@ -43,7 +43,7 @@ TEST(a_sweep_is_discarded_when_the_next_collection_is_observed) {
     assert_int_equal(far_session_call(owner->other, FAR_STATS_OTHER, true, wait_one_epoch, NULL), 0);
     far_sim_sleep(r.world, 5000000); /* the epoch cannot advance while the owner holds its pin */
     start(owner, "settler", poll_main);
-    stop_at_point(owner, "settle:read");
+    stop_at_point(owner, "sweep:tables_read");
     assert_int_not_equal(owner->pool->store->swept, request_now(&r).collection);
     far_sim_resume(collector->client);
     beside = *owner;
@@ -116,7 +116,7 @@ TEST(a_missed_sweep_is_requested_again_after_a_count) {
     assert_int_equal(sweep(collector, FAR_COLLECT_REPAIR), 0);
     collector->mode = FAR_COLLECT_COUNT;
     start_sweep(collector);
-    stop_at_point(collector, "sweep:walk");
+    stop_at_point(collector, "collect:mark_phase");
     put_now(owner, "b", 300);
     finish_collection(&r, collector);
     assert_int_equal(collector->swept.leaked_bytes, 512);
@@ -190,7 +190,7 @@ TEST(the_request_of_a_drop_does_not_disturb_a_collection) {
         put_now(other, "first", 1);
         assert_int_equal(call(owner, leak, owner), 0);
         start_sweep(collector);
-        stop_at_point(collector, behind ? "sweep:walked" : "sweep:walk");
+        stop_at_point(collector, behind ? "collect:write_marks" : "collect:mark_phase");
         far_request before = request_now(&r);
         assert_int_equal(far_index_drop(dropper->session, "y"), 0);
         far_sim_sleep(r.world, 20000000);
@@ -205,7 +205,7 @@ TEST(the_request_of_a_drop_does_not_disturb_a_collection) {
         }
         assert_int_equal(other->pool->store->observed, after.number);
         if (!behind)
-            stop_at_point(collector, "sweep:walked");
+            stop_at_point(collector, "collect:write_marks");
         put_many(other, "b");
         put_many(other, "c");
         finish_collection(&r, collector);
@@ -330,15 +330,15 @@ static void create_during_walk(unsigned seed, const char *kind, bool begun_befor
     snprintf(creator->key, sizeof(creator->key), "%s", kind);
     start_sweep(collector);
     if (begun_before) {
-        stop_at_point(collector, "sweep:walk");
+        stop_at_point(collector, "collect:mark_phase");
         start(creator, "creator", create_main);
         stop_at_point(creator, "catalog:publish");
-        far_sim_stop_before(collector->client, (far_sim_match){.point = "sweep:walked"});
+        far_sim_stop_before(collector->client, (far_sim_match){.point = "collect:write_marks"});
         far_sim_resume(collector->client);
         assert_int_equal(far_sim_run_client(collector->client), FAR_SIM_STOPPED);
         finish(creator);
     } else {
-        stop_at_point(collector, "sweep:walked");
+        stop_at_point(collector, "collect:write_marks");
         start(creator, "creator", create_main);
         finish(creator);
     }
@@ -375,7 +375,7 @@ TEST(a_large_object_linked_after_the_walk_stays) {
     assert_int_equal(call(owner, leak, owner), 0); /* The function `leak` also leaks a large object. */
     assert_int_equal(blocks_of_kind(&r, owner, FAR_BLOCK_LARGE_HEAD), 1);
     start_sweep(collector);
-    stop_at_point(collector, "sweep:walked");
+    stop_at_point(collector, "collect:write_marks");
     put_now(owner, "a", FAR_VALUE_MAX);
     assert_int_equal(blocks_of_kind(&r, owner, FAR_BLOCK_LARGE_HEAD), 2);
     finish_collection(&r, collector);
@@ -425,7 +425,7 @@ TEST(a_damaged_stamp_of_a_large_object_frees_nothing_in_use) {
         assert_int_equal(call(owner, leak, owner), 0);
         far_block_id lost = find_large_object(&r, NULL);
         start_sweep(collector);
-        stop_at_point(collector, "sweep:walked");
+        stop_at_point(collector, "collect:write_marks");
         assert_int_equal(far_put(owner->session, owner->index, "a", 1, value, sizeof(value)), 0);
         far_block_id used = find_large_object(&r, &lost);
         for (unsigned i = 0; i < 2; i++) {

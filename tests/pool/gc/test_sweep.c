@@ -241,7 +241,7 @@ TEST(a_collector_with_the_id_of_a_failed_session_is_not_disturbed) {
     assert_int_equal(far_index_open(c->session, "x", &c->index), 0);
     assert_int_equal(c->pool->team.own->id, id);
     start(c, "sweeper", sweep_main);
-    stop_at_point(c, "sweep:walk");
+    stop_at_point(c, "collect:mark_phase");
     assert_int_equal(request_now(&r).collector, id);
     work_now(a, 100);
     for (unsigned i = 0; i < 200; i++)

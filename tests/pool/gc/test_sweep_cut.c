@@ -184,7 +184,7 @@ TEST(an_object_unlinked_during_the_walk_is_not_reused_early) {
     writer->versions[7] = 1;
     assert_int_equal(put_key(writer, 7, 1), 0);
     start(collector, "sweeper", sweep_main);
-    stop_at_point(collector, "sweep:walk");
+    stop_at_point(collector, "collect:mark_phase");
     start(reader, "reader", get_one);
     far_sim_stop_before(
         reader->client,

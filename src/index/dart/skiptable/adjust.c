@@ -372,7 +372,7 @@ static int sweep_segment(far_task *t, far_index *index, const dart_dir_slot *dir
             gone = true;
         }
     }
-    far_point(t, "dart:est_sweep");
+    far_point(t, "dart:est_clear_unlisted");
     if (err >= 0)
         err = far_wait(t);
     for (unsigned i = 0; err >= 0 && i < count; i++)

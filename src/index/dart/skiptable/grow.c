@@ -112,7 +112,7 @@ static int link_empty_segments(far_task *t, const dart_dir_slot *dirs, int count
     int err = apart ? far_wait(t) : 0;
     if (err < 0)
         return err;
-    far_point(t, "dart:est_segments");
+    far_point(t, "dart:est_install_segments");
     for (int i = 0; i < count; i++)
         far_cas(t, dirs[i].addr, 0, dart_directory_word(0, made[i].addr), &made[i].seen);
     return far_wait(t);
@@ -383,9 +383,9 @@ static int publish_new(far_task *t, far_index *index, replacement *c) {
     if (err < 0 || (apart && (err = far_wait(t)) < 0))
         return err;
     if (c->table)
-        far_point(t, "dart:est_table");
+        far_point(t, "dart:est_install_table");
     else
-        far_point(t, "dart:est_grow");
+        far_point(t, "dart:est_install_grown");
     if ((err = far_cas_word(t, c->dir.addr, c->word, new, &seen)) < 0)
         return err;
     if (seen != c->word) {

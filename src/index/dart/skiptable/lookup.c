@@ -294,7 +294,7 @@ int dart_est_lookup_process_reads(far_task *t, far_index *index, far_bytes key, 
     }
     if (more)
         return 1;
-    far_point(t, "dart:est_answer");
+    far_point(t, "dart:est_buckets_read");
     collect_starts(t, index, a, key, lookup);
     return 0;
 }

@@ -204,7 +204,7 @@ static int clear_slots(far_task *t, far_index *index, uint64_t word, const uint6
     int err = any ? dart_est_read_targets(t, index, targets, count) : 0;
     if (err < 0)
         return err;
-    far_point(t, "dart:est_clear");
+    far_point(t, "dart:est_clear_dead");
     for (unsigned i = 0; i < count; i++) {
         seen[i] = slots[i];
         if (entry_must_be_cleared(&targets[i], slots[i]))

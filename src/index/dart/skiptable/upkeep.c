@@ -275,7 +275,7 @@ static int install_tentative_words(far_task *t, far_index *index, pending_entry 
         int err = read_current_buckets(t, index, entries, count);
         if (err < 0 || (err = choose_slots(t, index, entries, count)) < 0)
             return err;
-        far_point(t, "dart:est_chosen");
+        far_point(t, "dart:est_slots_chosen");
         for (unsigned i = 0; i < count; i++)
             if (entries[i].state == ENTRY_SLOT_CHOSEN)
                 far_cas(t, entries[i].addr, entries[i].expected, entries[i].tentative, &entries[i].seen);

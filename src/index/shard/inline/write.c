@@ -293,7 +293,7 @@ static int watch_locked_bucket(shard_op *op, pending_write *c, uint32_t mark) {
         return 1;
     if (!c->observed || op->attempt > 0)
         return 0;
-    far_point(op->t, "shard:glimpsed");
+    far_point(op->t, "shard:reread_locked_bucket");
     far_read(op->t, op->main->addr, op->main->w, SHARD_BUCKET_BYTES);
     int err = far_wait(op->t);
     return err < 0 ? err : detect_superseded(op, c, mark);

@@ -71,7 +71,7 @@ static int move_entry_up(shard_op *op, far_addr at, uint64_t entry) {
         if ((err = far_wait(op->t)) < 0)
             return err;
     }
-    far_point(op->t, "shard:drained_up");
+    far_point(op->t, "shard:clear_drained_entry");
     shard_count_event(&op->st->counters.drained);
     err = far_cas_word(op->t, at, entry, 0, &old);
     return err < 0 ? err : old == entry ? SHARD_DRAINED : SHARD_DRAIN_BLOCKED;

@@ -276,7 +276,7 @@ static int attempt_write(shard_op *op, far_op_kind how, far_bytes value, uint32_
         *mark = read_mark;
     if ((err = shard_read_main(op)) < 0)
         return err;
-    far_point(op->t, "shard:home_read");
+    far_point(op->t, "shard:main_bucket_read");
     if (!main_is_writable(op))
         return (err = handle_unwritable(op)) == SPLIT_FIRST ? split_and_change(op, how, delta) : err;
     if ((err = shard_find_key(op, false, &hit, &read_mark)) < 0)
