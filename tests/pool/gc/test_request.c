@@ -1,5 +1,5 @@
 /* Tests of requests: when a handle acknowledges a request, and which remote objects the handle must have returned
- * before. test_settle.c tests how a collection uses the acknowledgements. Proves request.c. */
+ * before. test_sweep_phase.c tests how a collection uses the acknowledgements. Proves request.c. */
 #include "pool_rig.h"
 #include "test.h"
 

@@ -1,5 +1,5 @@
-/* Waiting for a change that no client makes (tests/damage/test_in_vain.c), on a fabric that executes verbs in place,
- * without a post (runs_at_once in task/batch.c). In test_in_vain and in all tests that count posts, no verb runs in
+/* Waiting for a change that no client makes (tests/damage/test_abandoned_locks.c), on a fabric that executes verbs in place,
+ * without a post (runs_at_once in task/batch.c). In test_abandoned_locks and in all tests that count posts, no verb runs in
  * place. A task that checks whether its retries make progress must see these verbs too. */
 #include "index/chime/chime.h"
 #include "pool/format/owner.h"

@@ -1,7 +1,7 @@
 /* Tests of the sweep phase after clients failed, and after sessions were lost while their handles continue. Such
  * clients and sessions held, took, cut or wiped objects and blocks. This collection or the next one finds these objects
  * and blocks, and no object of another client is freed. */
-#include "settle_rig.h"
+#include "sweep_phase_rig.h"
 #include "test.h"
 
 

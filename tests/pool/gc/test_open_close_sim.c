@@ -4,7 +4,7 @@
  * bytes are exactly those of the empty pool. The same must hold while handles stay open and idle for a while. In the
  * second test handles also fail, and background collections must find what they leave.
  *
- * A seed determines the whole run. To repeat runs: test_lives_sim first count [deaths]. */
+ * A seed determines the whole run. To repeat runs: test_open_close_sim first count [deaths]. */
 #include "../support/world.h"
 #include "base/random.h"
 #include "pool/alloc/store.h"

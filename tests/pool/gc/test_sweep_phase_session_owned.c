@@ -1,6 +1,6 @@
 /* Tests of the sweep phase and session-owned objects (reserves, redo records). A collection does not free such objects
  * while their session lives, and finds them when the session is lost. Proves session_owned.c. */
-#include "settle_rig.h"
+#include "sweep_phase_rig.h"
 #include "test.h"
 
 

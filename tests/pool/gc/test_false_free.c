@@ -1,7 +1,7 @@
 /* Tests of false free bits: damage sets the free bit of an object in use. The tests cover collections that find such a
  * bit, owners that have taken the object already, and objects that only seem to have a false bit.
- * tests/damage/test_false_home.c does this for every type of object. Proves false_free.c. */
-#include "settle_rig.h"
+ * tests/damage/test_false_free_kinds.c does this for every type of object. Proves false_free.c. */
+#include "sweep_phase_rig.h"
 #include "test.h"
 
 

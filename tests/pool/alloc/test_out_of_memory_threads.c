@@ -1,6 +1,6 @@
 /* Real threads share a small pool. Their values need a part of the memory; the rest circulates between them. No thread
  * hangs, and the pool stays sound. That an operation fails only if there is no memory is proved in virtual time
- * (test_shortage.c), because here a thread may not run for seconds and is then not waited for. */
+ * (test_out_of_memory.c), because here a thread may not run for seconds and is then not waited for. */
 #include "../support/problem.h"
 #include "farindex.h"
 #include "test.h"

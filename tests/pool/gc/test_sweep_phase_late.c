@@ -1,6 +1,6 @@
 /* Tests of sweeps that are interrupted or late, of objects that must wait longer before reuse, and of indexes and large
  * objects that are made during a collection. */
-#include "settle_rig.h"
+#include "sweep_phase_rig.h"
 #include "test.h"
 
 

@@ -1,7 +1,7 @@
 /* The sweep phase: owners free the leaked objects in their own blocks, and nothing else. Each test has an object that
  * an owner would free although it is in use, or would never free, without one of the rules in src/pool/gc/README.md.
  * Proves sweep.c. */
-#include "settle_rig.h"
+#include "sweep_phase_rig.h"
 #include "test.h"
 
 

@@ -1,6 +1,6 @@
 /* A process without local memory cannot record objects that it holds in the pool. Such objects leak, and a collection
  * is requested. */
-#include "settle_rig.h"
+#include "sweep_phase_rig.h"
 #include "test.h"
 
 static bool fails; /* true while the replaced allocation functions below return NULL */
