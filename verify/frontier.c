@@ -20,7 +20,7 @@ static void rebuild_table(far_frontier *f) {
 }
 
 
-static void resize(far_frontier *f, size_t capacity) {
+static void resize_frontier(far_frontier *f, size_t capacity) {
     f->capacity = capacity;
     f->table_size = capacity * 2;
     f->configs = far_verify_grow(f->configs, capacity * f->stride);
@@ -35,7 +35,7 @@ void far_frontier_init(far_frontier *f, size_t words) {
     memset(f, 0, sizeof *f);
     f->words = words;
     f->stride = sizeof(far_config) + words * sizeof(uint64_t);
-    resize(f, FIRST_CAPACITY);
+    resize_frontier(f, FIRST_CAPACITY);
 }
 
 
@@ -84,7 +84,7 @@ bool far_frontier_add(far_frontier *f, const far_config *c) {
             other->state = FAR_CONFIG_REDUNDANT;
     }
     if (f->count == f->capacity)
-        resize(f, f->capacity * 2);
+        resize_frontier(f, f->capacity * 2);
     size_t index = f->count++;
     memcpy(far_frontier_at(f, index), c, f->stride);
     f->hashes[index] = hash;

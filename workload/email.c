@@ -162,7 +162,9 @@ void far_email_free(far_email *email) {
 }
 
 
-static uint32_t permute(const far_email *email, uint32_t low, uint64_t high) {
+/* Permutes the low bits of a record number by a Feistel network of four rounds. Its round keys depend on the seed and
+ * on the high bits, so each value of the high bits has its own permutation. */
+static uint32_t permute_low_bits(const far_email *email, uint32_t low, uint64_t high) {
     uint32_t left = low >> HALF_BITS, right = low & HALF_MASK;
     for (int i = 0; i < 4; i++) {
         uint64_t mixed = (right + high * 0xd1342543de82ef95ull + email->round_keys[i]) * 0xbf58476d1ce4e5b9ull;
@@ -211,7 +213,7 @@ static size_t put_user(char *to, uint32_t y) {
 size_t far_email_key(const far_email *email, uint64_t record, uint8_t *key) {
     char text[FAR_EMAIL_MAX + 16]; /* larger than an address, because parts are copied with fixed sizes */
     uint64_t high = record >> LOW_BITS;
-    uint32_t x = permute(email, (uint32_t)record & ((1u << LOW_BITS) - 1), high);
+    uint32_t x = permute_low_bits(email, (uint32_t)record & ((1u << LOW_BITS) - 1), high);
     uint32_t d = email->guide[x >> (LOW_BITS - GUIDE_BITS)];
     while (email->starts[d + 1] <= x)
         d++;

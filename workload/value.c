@@ -8,13 +8,13 @@
 
 
 /* Applies far_splitmix to a given state; a bijection of 64 bits. */
-static uint64_t map64(uint64_t x) {
+static uint64_t mix_64_bits(uint64_t x) {
     return far_splitmix(&x);
 }
 
 
-/* A bijection of 32 bits. */
-static uint32_t map32(uint32_t x) {
+/* Maps 32 bits to 32 bits; a bijection. */
+static uint32_t mix_32_bits(uint32_t x) {
     x = (x ^ (x >> 16)) * 0x7feb352du;
     x = (x ^ (x >> 15)) * 0x846ca68bu;
     return x ^ (x >> 16);
@@ -29,15 +29,15 @@ static uint64_t hash_of_key(const void *key, size_t key_len, size_t size) {
 /* Writes the first 8 or 16 bytes, and returns the state from which the remaining bytes are generated. */
 static uint64_t fill_head(uint8_t *buffer, size_t size, uint64_t hash, uint64_t version) {
     if (size >= 16) {
-        uint64_t tag = hash ^ map64(version);
+        uint64_t tag = hash ^ mix_64_bits(version);
         memcpy(buffer, &tag, 8);
         memcpy(buffer + 8, &version, 8);
         return tag;
     }
-    uint32_t masked = (uint32_t)version ^ (uint32_t)hash, tag = (uint32_t)(hash >> 32) ^ map32((uint32_t)version);
+    uint32_t masked = (uint32_t)version ^ (uint32_t)hash, tag = (uint32_t)(hash >> 32) ^ mix_32_bits((uint32_t)version);
     memcpy(buffer, &masked, 4);
     memcpy(buffer + 4, &tag, 4);
-    return hash ^ map64((uint32_t)version);
+    return hash ^ mix_64_bits((uint32_t)version);
 }
 
 

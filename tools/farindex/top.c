@@ -84,7 +84,8 @@ static double per_second(const view *v, uint64_t count) {
 }
 
 
-static double divide(uint64_t part, uint64_t whole) {
+/* Returns part / whole, or 0 if `whole` is 0. */
+static double divide_or_zero(uint64_t part, uint64_t whole) {
     return whole ? (double)part / (double)whole : 0;
 }
 
@@ -113,7 +114,7 @@ static void print_text(const view *v) {
     const far_snapshot *s = &v->now->survey;
     printf("pool: %" PRIu64 " of %" PRIu64 " bytes free (%.1f %%), %" PRIu64 " retired, %" PRIu64
            " leaked, epoch %" PRIu64 ", %" PRIu64 " memory nodes\n\n",
-           s->usage.free, s->usage.total, 100 * divide(s->usage.free, s->usage.total), s->usage.retired,
+           s->usage.free, s->usage.total, 100 * divide_or_zero(s->usage.free, s->usage.total), s->usage.retired,
            s->usage.leaked, s->usage.epoch, s->usage.memory_nodes);
     printf("%-6s %-8s %-16s %-16s %8s %12s %8s %10s %8s\n", "client", "process", "command", "host", "sessions", "ops/s",
            "rtt/op", "retries/s", "hits %");
@@ -125,8 +126,9 @@ static void print_text(const view *v) {
             continue;
         cli_handle_names(handle, command, host);
         printf("%-6u %-8" PRId64 " %-16.16s %-16.16s %8u %12.0f %8.2f %10.0f %8.1f\n", handle->id, handle->process,
-               command, host, handle->sessions, per_second(v, sum_ops(d.ops)), divide(d.round_trips, sum_ops(d.ops)),
-               per_second(v, d.retries), 100 * divide(d.cache_hits, d.cache_hits + d.cache_misses));
+               command, host, handle->sessions, per_second(v, sum_ops(d.ops)),
+               divide_or_zero(d.round_trips, sum_ops(d.ops)), per_second(v, d.retries),
+               100 * divide_or_zero(d.cache_hits, d.cache_hits + d.cache_misses));
     }
     printf("\n%-24s %-8s %12s %14s", "index", "kind", "keys", "bytes");
     for (unsigned kind = 0; kind <= FAR_OP_SCAN; kind++)
@@ -183,7 +185,7 @@ static json_t *handle_as_json(const view *v, const far_snapshot_handle_info *han
     cli_json_set_count(client, "cache_hits", all->cache_hits);
     cli_json_set_count(client, "cache_misses", all->cache_misses);
     cli_json_set_count(client, "merged", all->merged);
-    cli_json_set_number(client, "rtt_per_op", divide(d.round_trips, sum_ops(d.ops)));
+    cli_json_set_number(client, "rtt_per_op", divide_or_zero(d.round_trips, sum_ops(d.ops)));
     return client;
 }
 

@@ -21,7 +21,8 @@ _Static_assert(SHARD_WORDS == 2 * IN_A_MAP, "two maps");
 
 /* ---- Vectors that every processor has ---- */
 
-static halves broadcast(uint32_t half) {
+/* Returns a vector with this value in each of its four lanes. */
+static halves broadcast_half(uint32_t half) {
     return (halves){half, half, half, half};
 }
 
@@ -31,8 +32,8 @@ static halves broadcast(uint32_t half) {
  * and 3 are shifted into lanes 0 and 2. Each lane collects one bit per step. */
 static uint32_t match_32_words(const shard_sieve *s, const uint64_t *words) {
     const pair upper_half = {~0ull << 32, ~0ull << 32};
-    const halves mask = broadcast(s->mask), flip = broadcast(s->flip);
-    const signed_halves above = (signed_halves)broadcast((uint32_t)s->above);
+    const halves mask = broadcast_half(s->mask), flip = broadcast_half(s->flip);
+    const signed_halves above = (signed_halves)broadcast_half((uint32_t)s->above);
     halves found = {0};
 #pragma GCC unroll 8
     for (int i = IN_A_MAP - AT_ONCE; i >= 0; i -= AT_ONCE) {

@@ -13,7 +13,7 @@
 #define SLOW_TRIES 8
 
 
-static const far_geometry *geometry(const far_memory *m) {
+static const far_geometry *memory_geometry(const far_memory *m) {
     return &m->store->pool->geometry;
 }
 
@@ -43,7 +43,7 @@ static bool refill_magazine(far_memory *m, far_bin *bin, unsigned node) {
  * is reserved for updates, so that updates work in a full pool too. */
 static bool is_headroom(const far_memory *m, const far_bin *bin, unsigned node) {
     bool last = bin->magazine[node].count == 1 && far_class_is_swapped(bin->class);
-    for (unsigned n = 0; last && n < geometry(m)->nodes; n++)
+    for (unsigned n = 0; last && n < memory_geometry(m)->nodes; n++)
         last = n == node || bin->magazine[n].count == 0;
     return last;
 }
@@ -72,7 +72,7 @@ static inline bool take_from_magazine(far_memory *m, far_bin *bin, unsigned node
 
 /* With the session's lock held, takes an object from a magazine without verbs. Returns whether it got one. */
 static inline bool take_without_verbs(far_memory *m, far_bin *bin, unsigned node, bool swaps, uint64_t *item) {
-    unsigned nodes = geometry(m)->nodes;
+    unsigned nodes = memory_geometry(m)->nodes;
     if (node != FAR_NODE_ANY)
         return take_from_magazine(m, bin, node, swaps, item);
     unsigned first = m->next_node++ % nodes;
@@ -202,7 +202,7 @@ static int find_object(far_task *t, far_class *class, unsigned node, bool must, 
     assert(s->block_task == t);
     if (class->is_large)
         return take_large_object(t, class, node, must, item);
-    unsigned headroom_nodes = 0, nodes = geometry(m)->nodes;
+    unsigned headroom_nodes = 0, nodes = memory_geometry(m)->nodes;
     /* an object that is reserved for updates is skipped, because the next node that is tried may have another free
      * object */
     for (unsigned tries = 0; tries < SLOW_TRIES && headroom_nodes <= nodes; tries++) {
@@ -349,7 +349,7 @@ int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsig
     far_memory *m = far_memory_of(t);
     if (t->pin.epoch == 0)
         return far_fail(FAR_ERR_INVALID, "a task without a pin cannot allocate far memory");
-    if (node != FAR_NODE_ANY && node >= geometry(m)->nodes)
+    if (node != FAR_NODE_ANY && node >= memory_geometry(m)->nodes)
         return far_fail(FAR_ERR_INVALID, "there is no memory node %u", node);
     far_mutex_lock(&m->lock);
     far_bin *bin = flags || node == FAR_NODE_ANY ? NULL : far_bin_cached(m, index, type, size);

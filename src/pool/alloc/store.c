@@ -13,7 +13,7 @@
 const far_type far_pool_type = {.name = "pool", .align = 64};
 
 
-static const far_geometry *geometry(const far_store *s) {
+static const far_geometry *store_geometry(const far_store *s) {
     return &s->pool->geometry;
 }
 
@@ -59,17 +59,17 @@ far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t siz
         if (c->uid == uid && c->type == type && c->size == size)
             return c;
     assert(size > 0 && size % FAR_GRANULE == 0);
-    far_class *c = calloc(1, sizeof(*c) + geometry(s)->nodes * sizeof(far_class_on_node));
+    far_class *c = calloc(1, sizeof(*c) + store_geometry(s)->nodes * sizeof(far_class_on_node));
     if (!c)
         return NULL;
     c->uid = uid;
     c->type = type;
     c->size = size;
     c->stable = stable;
-    c->is_large = far_size_is_large(geometry(s), size);
+    c->is_large = far_size_is_large(store_geometry(s), size);
     uint64_t quantum = size >= MAGAZINE_BYTES ? 1 : MAGAZINE_BYTES / size;
     c->quantum = quantum < FAR_MAGAZINE_OBJECTS ? (unsigned)quantum : FAR_MAGAZINE_OBJECTS;
-    c->footprint = c->is_large ? far_large_blocks(geometry(s), size) * geometry(s)->block_bytes : size;
+    c->footprint = c->is_large ? far_large_blocks(store_geometry(s), size) * store_geometry(s)->block_bytes : size;
     atomic_init(&c->info, uid == 0 ? &far_pool_type : NULL);
     find_open_index(s, c);
     c->next = *bucket;
@@ -82,8 +82,8 @@ far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t siz
 
 far_owned_block *far_owned_block_at(const far_store *s, far_addr addr) {
     far_block_id id;
-    return far_block_of(geometry(s), addr, &id)
-               ? atomic_load_explicit(&s->owned_blocks[far_block_number(geometry(s), id)], memory_order_relaxed)
+    return far_block_of(store_geometry(s), addr, &id)
+               ? atomic_load_explicit(&s->owned_blocks[far_block_number(store_geometry(s), id)], memory_order_relaxed)
                : NULL;
 }
 
@@ -142,10 +142,10 @@ far_owned_block *far_owned_block_add(far_store *s, far_block_id id, bool used, u
     b->used = used;
     b->stamp = stamp;
     b->free_pages = UINT64_MAX;
-    assert(!far_owned_block_at(s, far_block_base(geometry(s), id))); /* no block is owned twice */
+    assert(!far_owned_block_at(s, far_block_base(store_geometry(s), id))); /* no block is owned twice */
     link_block(s, b);
     s->block_count++;
-    atomic_store_explicit(&s->owned_blocks[far_block_number(geometry(s), id)], b, memory_order_release);
+    atomic_store_explicit(&s->owned_blocks[far_block_number(store_geometry(s), id)], b, memory_order_release);
     return b;
 }
 
@@ -153,8 +153,8 @@ far_owned_block *far_owned_block_add(far_store *s, far_block_id id, bool used, u
 void far_owned_block_remove(far_store *s, far_owned_block *b) {
     for (far_slab *slab; (slab = far_slab_in(b, NULL));)
         far_slab_remove(s, slab);
-    assert(far_owned_block_at(s, far_block_base(geometry(s), b->id)) == b && s->block_count > 0);
-    atomic_store_explicit(&s->owned_blocks[far_block_number(geometry(s), b->id)], NULL, memory_order_release);
+    assert(far_owned_block_at(s, far_block_base(store_geometry(s), b->id)) == b && s->block_count > 0);
+    atomic_store_explicit(&s->owned_blocks[far_block_number(store_geometry(s), b->id)], NULL, memory_order_release);
     unlink_block(b);
     s->block_count--;
     free(b);
@@ -162,13 +162,13 @@ void far_owned_block_remove(far_store *s, far_owned_block *b) {
 
 
 far_addr far_slab_base(const far_store *s, const far_slab *slab) {
-    return far_block_base(geometry(s), slab->block->id) + slab->page * geometry(s)->page_bytes;
+    return far_block_base(store_geometry(s), slab->block->id) + slab->page * store_geometry(s)->page_bytes;
 }
 
 
 far_slab *far_slab_at(const far_store *s, far_addr addr) {
     far_owned_block *b = far_owned_block_at(s, addr);
-    return !b ? NULL : b->slab[far_block_offset(geometry(s), addr) >> __builtin_ctzll(geometry(s)->page_bytes)];
+    return !b ? NULL : b->slab[far_block_offset(store_geometry(s), addr) >> __builtin_ctzll(store_geometry(s)->page_bytes)];
 }
 
 
@@ -211,7 +211,7 @@ static void update_open_list(far_slab *slab) {
 
 
 far_slab *far_slab_add(far_store *s, far_owned_block *block, unsigned page, unsigned pages, far_class *class) {
-    uint32_t objects = (uint32_t)(pages * geometry(s)->page_bytes / class->size);
+    uint32_t objects = (uint32_t)(pages * store_geometry(s)->page_bytes / class->size);
     size_t words = (objects + 63) / 64;
     assert(objects > 0 && page + pages <= FAR_BLOCK_PAGES);
     assert((~block->free_pages & far_page_mask(page, pages)) == 0);
@@ -447,7 +447,7 @@ far_bin *far_bin_of_class(far_memory *m, far_class *class) {
     for (far_bin *b = *bucket; b; b = b->next)
         if (b->class == class)
             return b;
-    far_bin *b = calloc(1, sizeof(*b) + geometry(m->store)->nodes * sizeof(far_items));
+    far_bin *b = calloc(1, sizeof(*b) + store_geometry(m->store)->nodes * sizeof(far_items));
     if (!b)
         return NULL;
     b->class = class;
@@ -492,7 +492,7 @@ far_bin *far_bin_look_up(far_memory *m, far_index *index, unsigned type, uint64_
  * the first magazine that is not empty, because magazines are stacks: it is handed out last. */
 static void visit_magazines(far_store *s, far_memory *m, far_bin *b, const far_visit *v) {
     bool holds_back = v->headroom && far_class_is_swapped(b->class) && far_class_index(b->class);
-    for (unsigned n = 0; n < geometry(s)->nodes; n++) {
+    for (unsigned n = 0; n < store_geometry(s)->nodes; n++) {
         far_items *list = &b->magazine[n];
         bool last_too = holds_back && list->count > 0;
         for (uint32_t at = list->count; at-- > 0;) {
@@ -549,7 +549,7 @@ void far_store_visit(far_store *s, const far_visit *visit) {
 void far_remote_lists_queue_return(far_store *s) {
     for (unsigned i = 0; s->remote_bytes > 0 && i < FAR_BINS; i++)
         for (far_class *c = s->classes[i]; c; c = c->next)
-            for (unsigned n = 0; n < geometry(s)->nodes; n++)
+            for (unsigned n = 0; n < store_geometry(s)->nodes; n++)
                 while (c->on_node[n].remote.count > 0) {
                     far_store_queue_return(s, c, c->on_node[n].remote.items[--c->on_node[n].remote.count]);
                     s->remote_bytes -= c->size;
