@@ -27,11 +27,9 @@ typedef enum {
     FAR_STEP_VALUE,
 } far_step_kind;
 
-enum {
-    FAR_STATE_ABSENT = 0,
-    FAR_STATE_UNREAD = 1,
-    FAR_STATE_FIRST_VALUE = 2
-}; /* the states of a key that are no value ids; UNREAD stands for every value that no operation read */
+/* The states of a key. UNREAD stands for every value that no operation has read. States from FIRST_VALUE on are ids of
+ * values. */
+enum { FAR_STATE_ABSENT = 0, FAR_STATE_UNREAD = 1, FAR_STATE_FIRST_VALUE = 2 };
 
 #define FAR_TIME_BEFORE INT64_MIN
 

@@ -19,12 +19,8 @@
 #include <string.h>
 
 enum { PHASE_ABSENT, PHASE_PRESENT, PHASE_LOCKED };
-enum {
-    WAY_STEP,
-    WAY_PUT,
-    WAY_CUT,
-    WAYS
-}; /* Ways to change the key between absent and present: by an insert or delete, by a put, or by an optional write. */
+/* The ways to change a key between absent and present: by an insert or delete, by a put, or by an optional write. */
+enum { WAY_STEP, WAY_PUT, WAY_CUT, WAYS };
 
 
 static bool has_slot(const far_step *step) {

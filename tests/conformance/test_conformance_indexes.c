@@ -118,8 +118,7 @@ BEHAVIOUR(an_index_can_be_opened_several_times) {
 }
 
 
-/* An index that is open several times has the same content through each far_index, and each close undoes one of the
- * opens. */
+/* An index stays open, and its handle can use it, after the session that created it was closed. */
 BEHAVIOUR(an_index_outlives_the_session_that_opened_it) {
     rig r;
     rig_up_bare(&r, c, RIG_SIZE, NULL);

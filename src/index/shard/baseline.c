@@ -7,7 +7,7 @@
 #include "pool/format/clients.h"
 
 enum {
-    ALL_TRIPS = 1 << 20, /* no limit: no step ends because it used too many round trips */
+    ALL_TRIPS = 1 << 20, /* so large that no step ends because it used too many round trips */
     /* consecutive steps that made no progress, because of locks or lack of memory, after which the client gives up */
     MAX_FAILED_STEPS = 64,
     /* number of times that a waiting write reads the root word before it checks whether the client that began the

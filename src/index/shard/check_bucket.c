@@ -70,7 +70,7 @@ static int check_duplicate_words(const bucket_check *l, unsigned i, unsigned j) 
 }
 
 
-/* Reports keys that occur twice in the bucket. what[i] identifies the key of word i; 0: the word has no key. */
+/* Reports keys that occur twice in the bucket. what[i] identifies the key of word i, or is 0 if the word has no key. */
 static int check_duplicate_keys(const bucket_check *l, const uint64_t *what) {
     int err = 0;
     for (unsigned i = 0; i < SHARD_WORDS; i++)

@@ -103,7 +103,7 @@ int shard_count_bucket_once(shard_counted *c, const shard_state *st, uint64_t bu
 }
 
 
-/* never returns 0, because 0 marks a free position in the hash table */
+/* Returns `what`, or another value if `what` is 0, because 0 marks a free position in the hash table. */
 static uint64_t nonzero_identity(uint64_t what) {
     return what ? what : SHARD_FACTOR;
 }

@@ -51,8 +51,6 @@ static inline uint64_t shard_bits(uint64_t word, unsigned low, unsigned count) {
 /* A keyed bijection on the low `bits` bits (2 to 64). shard_unmix inverts each round: an xor with a right shift by at
  * least half of the width is its own inverse, and multiplication by an odd number has an inverse modulo 2^bits. */
 
-/* A bijection of the low `bits` bits (2..64), keyed. Each round is undone by shard_unmix: a shift by at least half
- * undoes itself, an odd factor has an inverse. */
 enum { SHARD_ROUNDS = 3 };
 #define SHARD_FACTOR 0x9e3779b97f4a7c15ull
 
@@ -557,8 +555,9 @@ static inline uint64_t shard_header_remove_overflowed(uint64_t header, unsigned 
 }
 
 
-static inline unsigned shard_filter_bit(uint64_t h,
-                                        unsigned bits) { /* inputs: the top bits of the hash, which no split uses */
+/* Returns the filter bit of a key with hash h, which has `bits` bits. The result depends only on the top bits of the
+ * hash, which no split uses. */
+static inline unsigned shard_filter_bit(uint64_t h, unsigned bits) {
     return 1u << (h >> (bits - 4));
 }
 

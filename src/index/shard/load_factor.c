@@ -149,8 +149,8 @@ static bool add_sample(shard_op *op) {
     uint64_t wanted = share < MIN_SAMPLES ? MIN_SAMPLES : share > MAX_SAMPLES ? MAX_SAMPLES : share;
     if (op->phase != SHARD_STABLE || shard_main_version(op) != op->d)
         return false;
-    /* Keys are counted twice, and one is added: half a key for the insert itself, which accounts for keys that were
-     * added since the sample began. */
+    /* The sample counts half keys: two for each key, and one for the insert itself. The latter accounts for keys that
+     * were added since the sample began. */
     uint64_t live = 1 + 2 * shard_count_live(st, op->main->w);
     uint64_t old = atomic_load_explicit(&op->part->sample, memory_order_relaxed), sum, seen;
     do { /* samples from before the last doubling do not describe the current load */
@@ -186,9 +186,9 @@ static bool doubling_is_requested(const shard_partition *part, unsigned version)
 }
 
 
-/* Returns true if a doubling to `version` is due: because the count that this handle last read has reached the bound,
- * or because the doubling was requested or is suspected to be due. The function uses the newest count, so deletes can
- * withdraw a doubling that has not begun. */
+/* Returns true if a doubling to `version` is due, either because the count that this handle last read has reached the
+ * bound, or because the doubling was requested or is suspected to be due. The function uses the newest count, so
+ * deletes can withdraw a doubling that has not begun. */
 bool shard_doubling_is_due(const shard_state *st, const shard_partition *part, unsigned version) {
     int64_t keys = atomic_load_explicit(&part->count, memory_order_relaxed);
     return doubling_is_requested(part, version) || doubling_is_suspected(part, version) ||
@@ -299,10 +299,10 @@ static void back_off_doubling(shard_partition *part) {
 }
 
 
-/* Claims the preparation of a doubling for this handle. If all handles prepared the doubling, all of them would read
- * buckets and allocate memory at the same time, and only one of them would use the result. The claim blocks no client:
- * a handle that finds the claim taken skips some attempts and then takes the claim over. Returns 1 if this handle has
- * the claim and the root word is still `root`, 0 if not, or an error. */
+/* Claims the preparation of a doubling for this handle. Without the claim, all handles would read buckets and allocate
+ * memory at the same time, and only one of them would use the result. The claim blocks no client, because a handle that
+ * finds the claim taken skips some attempts and then takes the claim over. Returns 1 if this handle has the claim and
+ * the root word is still `root`, 0 if not, or an error. */
 static int claim_doubling(far_task *t, shard_partition *part, uint64_t root) {
     unsigned version = shard_root_d(root) + 1;
     uint64_t mine = shard_claim(version, far_task_client(t)), old, now;

@@ -186,7 +186,8 @@ static int take_unfinished_chunk(far_task *t, far_index *index, shard_partition 
 }
 
 
-/* Takes a chunk. Returns 1 if a chunk was taken, and 0 if all chunks are done and the next phase was entered. */
+/* Takes a chunk from the cursor, or an unfinished chunk of another handle. Returns 1 if a chunk was taken, and 0 if all
+ * chunks are done and the next phase was entered. */
 static int take_chunk(far_task *t, far_index *index, shard_partition *part, uint64_t root, far_addr progress) {
     const shard_state *st = shard_state_of(index);
     uint64_t chunk;

@@ -375,7 +375,8 @@ static int replace_directory(shrink *s) {
     if (err <= 0 || (err = list_directory(s)) <= 0)
         return err;
     far_point(s->t, "shard:switch_root");
-    uint64_t epoch = far_epoch(s->t) + 1; /* stamp: the epoch may have advanced by one since this pin was taken */
+    /* for the stamp: the epoch may have advanced by one since this pin was taken */
+    uint64_t epoch = far_epoch(s->t) + 1;
     uint64_t fresh = shard_root_with_directory(shard_root(0, SHARD_STABLE, true, epoch), s->directory + 1);
     if ((err = shard_cas_root(s->t, s->part, s->root, fresh)) <= 0)
         return err;

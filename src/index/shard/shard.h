@@ -79,11 +79,11 @@ typedef struct shard_partition {
     _Atomic uint32_t inserts;            /* inserts of this handle */
     _Atomic uint32_t inserts_at_idle;    /* value of `inserts` when housekeeping last visited the partition */
     uint32_t writes_at_idle;             /* value of `writes` when housekeeping last published counts */
-    _Atomic uint32_t requested;          /* a version to which the partition must double, whatever the count says */
+    _Atomic uint32_t requested; /* a version to which the partition must double, even if the count is below the bound */
     _Atomic uint32_t suspected;          /* a version that seems due; sampling more buckets decides */
     /* value of `inserts` up to which this handle ignores suspicions that the partition is full */
     _Atomic uint32_t no_suspicion_until;
-    /* pointer layout: 1 + the version at which this handle saw a reopened bucket; 0: never seen */
+    /* Pointer layout: 1 + the version at which this handle last saw a reopened bucket, or 0 if it never saw one. */
     _Atomic uint32_t reopened_at;
     _Atomic uint32_t steps_owed;         /* steps of sweep and drain that inserts of this handle have yet to take */
     _Atomic uint32_t times_passed_on;    /* consecutive inserts that left a due doubling to the next insert */
@@ -99,10 +99,10 @@ typedef struct shard_partition {
     uint32_t chunk_directory;          /* value of `directories_seen` when this handle took the chunk */
     uint64_t next, end; /* next: first bucket of the chunk that is not processed yet; end: bucket after the chunk */
     uint64_t chunk;                    /* number of the chunk */
-    bool has_chunk;                    /* false before the first chunk of a phase, and after the last one */
-    /* true while the handle has a chunk: false before the first chunk of a phase, and after the last one */
+    /* true while the handle has a chunk; false before its first chunk of a phase and after the last one */
+    bool has_chunk;
     bool chunk_failed;
-    bool cursor_through; /* the cursor has given out all chunks; only unfinished chunks of other handles are left */
+    bool cursor_through; /* The cursor has given out all chunks, so only unfinished chunks of other handles remain. */
     /* After a failure for lack of memory: number of work steps that are still skipped, and number of steps that the
      * next failure skips. */
     unsigned work_skip, work_backoff;
@@ -486,7 +486,7 @@ static inline void shard_release_latch(shard_op *op) {
 /* ---- kind.c: options, types, create, open, close ---- */
 
 uint64_t shard_hash(const far_index *index, far_bytes key);
-/* Inline layout: inverts the hash: returns the 8 bytes of the key that has the hash h, as a word. */
+/* Inline layout: returns the 8 bytes of the key that has the hash h, as a word. */
 uint64_t shard_i_key(const shard_state *st, uint64_t h);
 /* With narrow=on: returns true if the key is too large a number for the index. */
 bool shard_i_too_wide(const shard_state *st, far_bytes key);
@@ -549,7 +549,8 @@ void shard_add_main_reads(shard_op *op);
 int shard_select_main(shard_op *op);
 /* Adds the READs, waits for the whole batch, and selects the main bucket. */
 int shard_read_main(shard_op *op);
-/* window_read: adds READs of the part of the bucket where the key most likely is. Returns 1 if READs were added. */
+/* With the option window_read: adds READs of the part of the bucket where the key most likely is. Returns 1 if READs
+ * were added. */
 int shard_add_window_reads(shard_op *op);
 /* Locks a bucket and reads it: changes the bucket's lock word from `expected` to `mine`, and reads the bucket and the
  * words in `extra` (which may be NULL) under the lock. Returns 1 if the lock was taken. If not, returns 0 with the
@@ -631,8 +632,8 @@ int shard_p_keep_matching_blocks(shard_op *op, shard_hits *hits, bool whole);
 
 /* ---- inline/find.c: the inline layout has slots that contain the key ---- */
 
-/* Returns true if the value and the key word (or state) of a hit were read at one moment. They were not on a fabric
- * that tears READs at words, nor at level 3, whose slots cross cache lines. */
+/* Returns true if the value and the key word (or state) of a hit were certainly read at one moment. This does not hold
+ * on a fabric that tears READs between words, and not at level 3, because slots there cross cache lines. */
 static inline bool shard_i_hit_is_atomic(const shard_state *st, const shard_hit *hit) {
     return st->whole_pairs && hit->level < 3;
 }
@@ -764,7 +765,8 @@ int shard_recheck_miss(shard_op *op);
 
 /* Takes a step of the sweep or of the drain. Returns 1 if there was something to do. */
 int shard_resize_step(far_task *t, far_index *index, shard_partition *part, int *trips);
-/* move_on_read: after a get that found its bucket unsplit, splits the bucket in a background task. */
+/* With the option move_on_read: called after a get that found its bucket unsplit. Splits the bucket in a background
+ * task. */
 void shard_split_after_read(shard_op *op);
 
 
@@ -772,7 +774,7 @@ void shard_split_after_read(shard_op *op);
 
 void shard_request_doubling(shard_partition *part, unsigned version);
 bool shard_doubling_is_due(const shard_state *st, const shard_partition *part, unsigned version);
-/* Called when a doubling is due: verifies that the partition is full, and begins the doubling. Returns 1 if the
+/* Called when a doubling is due. Verifies that the partition is full, and begins the doubling. Returns 1 if the
  * partition doubles. */
 int shard_grow_if_full(far_task *t, far_index *index, shard_partition *part);
 /* Called after a write that added (delta 1) or removed (-1) a key, or replaced a value (0). It cannot fail. */

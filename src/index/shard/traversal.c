@@ -9,9 +9,8 @@
 
 enum { BUCKETS_AT_ONCE = 8, LINES_AT_ONCE = 32, LOOKS = 32 };
 
-enum {
-    DIRECTORY_REPLACED = INT_MIN
-}; /* a result in addition to errors: the partition has another directory than at the beginning of its traversal */
+/* A result besides 0, 1 and the error codes: the partition has another directory than when its traversal began. */
+enum { DIRECTORY_REPLACED = INT_MIN };
 
 
 /* Takes a pin. Returns DIRECTORY_REPLACED if the partition has another directory now, 0 if not, or an error. While the
@@ -386,7 +385,7 @@ static int visit_slice(shard_traversal *r, uint64_t first, uint64_t count) {
         images[i].bucket = first + i;
         err = shard_bucket_addr(r->t, r->st, r->part, first + i, &images[i].addr);
         if (err >= 0 && images[i].addr == 0)
-            return 0; /* no segment: the segment belongs to a doubling that has not begun */
+            return 0; /* There is no segment, because it belongs to a doubling that has not begun. */
     }
     if (err >= 0 && shard_directory_number(r->part) != r->directory)
         return DIRECTORY_REPLACED; /* some of the addresses that were read may belong to the next directory */

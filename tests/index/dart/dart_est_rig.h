@@ -17,7 +17,7 @@ typedef struct table_query {
     far_index *index;
     const char *key;
     unsigned depth, named, entries;
-    unsigned length; /* count only entries of this prefix length; 0: all */
+    unsigned length; /* count only entries of this prefix length; 0 means all entries */
     far_addr node;
     dart_node found;
 } table_query;
@@ -126,7 +126,7 @@ static inline bool is_poisoned(stage *s, far_addr addr) {
 
 typedef struct node_to_fill {
     far_index *index;
-    unsigned node, type; /* memory node; type of the objects that fill it */
+    unsigned node, type; /* number of the memory node, and type of the objects that will fill it */
     uint64_t bytes;
 } node_to_fill;
 

@@ -50,8 +50,8 @@ static inline void fill_table(void *arg) {
 }
 
 
-/* Registers nodes until the actor reaches the point. point NULL: registers all nodes; then the segment has become a
- * table. */
+/* Registers nodes until the actor reaches the point. If `point` is NULL, registers all nodes; then the segment has
+ * become a table. */
 static inline void fill_until(actor *a, const char *point) {
     stage_start_main(a, "fills", fill_table);
     if (point)

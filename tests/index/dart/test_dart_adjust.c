@@ -8,7 +8,7 @@
 
 typedef struct stepping {
     far_index *index;
-    /* lookup lengths of the adjustment to start; NULL: execute the next step of a started adjustment */
+    /* lookup lengths of the adjustment to start; NULL to execute the next step of a started adjustment */
     const uint8_t *lengths;
     unsigned count;
 } stepping;
@@ -53,8 +53,8 @@ static void step_until_phase(stage *s, actor *a, dart_adjust_phase phase) {
 typedef struct list_watch {
     stage *s;
     far_addr word; /* address of the list word in the descriptor */
-    /* number of CASes that were about to publish a list; number of those CASes that were sent before the list was
-     * written */
+    /* shown: number of CASes that were about to publish a list; unready: number of those that were sent before the list
+     * was written */
     unsigned shown, unready;
 } list_watch;
 
@@ -93,9 +93,9 @@ EST_RACE(a_list_elsewhere_is_written_before_it_is_named) {
 }
 
 
-/* A starts an adjustment and closes the index. Proves that B can then take the adjuster lock. Fails if
- * skiptable/skiptable.c and dart_est_leave do not release the lock: A's session is still alive, so B may not take the
- * lock over. */
+/* A starts an adjustment and closes the index. Proves that B can then take the adjuster lock. Fails if dart_est_leave
+ * (skiptable/skiptable.c) does not release the lock, because A's session is still alive, so B may not take the lock
+ * over. */
 EST_RACE(closing_the_index_releases_the_lock) {
     stage s;
     static const uint8_t lengths[] = {3};

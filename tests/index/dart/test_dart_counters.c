@@ -79,7 +79,8 @@ TEST(each_way_to_write_takes_its_round_trips) {
     assert_int_equal(round_trips_of(&r, FAR_OP_GET, "pz"), 2);
     assert_int_equal(round_trips_of(&r, FAR_OP_UPDATE, "pc"), 4); /* batches: root slot, node, leaf, CAS */
     assert_int_equal(round_trips_of(&r, FAR_OP_DELETE, "pc"), 4);
-    assert_int_equal(round_trips_of(&r, FAR_OP_INSERT, "pc"), 3); /* the leaf goes into the TOMB of its symbol */
+    /* batches: root slot, node, CAS; the leaf takes the slot of its symbol's TOMB */
+    assert_int_equal(round_trips_of(&r, FAR_OP_INSERT, "pc"), 3);
     far_stats full = measure_op(&r, FAR_OP_INSERT, "pd");
     assert_int_equal(full.round_trips, 4); /* batches: root slot, node, {freeze, WRITE node}, CAS */
     assert_int_equal(full.masked_cas, 3);
@@ -309,7 +310,8 @@ TEST(a_million_u64_keys_from_the_root) {
     open_index(&plain, "local:2x256M", "est=0,key_size=8,hashed_nodes=0");
     measure_keys(&plain, "u64", FAR_OP_INSERT, 0, MILLION);
     average whole = measure_keys(&plain, "u64", FAR_OP_GET, 0, SOME);
-    BETWEEN(whole.trips, get.trips - 0.001, get.trips + 0.001); /* because the tree is the same */
+    /* whole nodes give the same tree, so the round trips are the same */
+    BETWEEN(whole.trips, get.trips - 0.001, get.trips + 0.001);
     BETWEEN(whole.read_bytes / get.read_bytes, 6, 40);
     close_index(&plain);
 
@@ -346,8 +348,8 @@ TEST(email_keys_from_the_root) {
     print_message("email: plain ART %.2f, %.0f bytes; here %.2f, %.0f; all on %.2f, %.0f\n", art.trips, art.read_bytes,
                   whole.trips, whole.read_bytes, all.trips, all.read_bytes);
     BETWEEN(whole.trips / art.trips, 0.9, 1.1);
-    /* Without the root, which is always an N256 here: nodes are a little smaller than those of an ART, because there
-     * are more types. */
+    /* The root, which is always an N256 here, is left out. The other nodes are a little smaller than those of an ART,
+     * because there are more types. */
     BETWEEN((whole.read_bytes - 2064) / (art.read_bytes - art_node_bytes(40)), 0.8, 1.1);
     BETWEEN(whole.read_bytes / all.read_bytes, 2, 30);
     print_message("email: a scan of 100 takes %.2f round trips\n", scan_trips);

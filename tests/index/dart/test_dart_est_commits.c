@@ -113,7 +113,7 @@ RACE(scan_of_a_long_value_in_a_frozen_slot) {
 
 typedef struct step {
     far_index *index;
-    uint8_t length; /* prefix length of the adjustment to start; 0: execute the next step of a started adjustment */
+    uint8_t length; /* prefix length of the adjustment to start; 0 to execute the next step of a started adjustment */
 } step;
 
 

@@ -18,7 +18,7 @@ typedef struct rig {
     far_session *session;
     far_index *index;
     far_keyset *keys;
-    unsigned first_bytes; /* number of different first bytes of the keys; 0: all 256 */
+    unsigned first_bytes; /* number of different first bytes of the keys; 0 means all 256 */
 } rig;
 
 

@@ -54,7 +54,7 @@ static int make_nodes(far_session *s, far_index *index, void *ctx) {
 
 static int replace_nodes(far_session *s, far_index *index, void *ctx) {
     (void)ctx;
-    insert_pair(s, index, 0, '4'); /* into a full node */
+    insert_pair(s, index, 0, '4'); /* this insert meets a full node, so the node is replaced */
     stay_inside(s, index, 16);
     return 0;
 }

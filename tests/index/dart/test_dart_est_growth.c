@@ -58,7 +58,8 @@ static void remove_while_segment_grows(const char *sim, const char *point) {
     start_with_background_until(&s.b, "b", FAR_OP_INSERT, "abx", "b", "dart:retire",
                                 1); /* B has removed the entry, and has not registered the new node yet */
     assert_true(node_at(&s.c, "aba", 2).addr != x.addr);
-    resume_until(&s.a, "dart:est_slots_chosen", 1); /* A has tried to publish its copy; the next one would not contain X */
+    /* A has tried to publish its copy; the next one would not contain X. */
+    resume_until(&s.a, "dart:est_slots_chosen", 1);
     assert_int_equal(count_entries_of(&s.c, x.addr), 0);
     expect_result(&s.a, 0);
     assert_int_equal(count_entries_of(&s.c, x.addr), 0);
@@ -202,7 +203,7 @@ EST_RACE(a_failed_clients_segment_is_finished) {
 
 typedef struct segment_write {
     uint64_t bytes;
-    far_addr addr; /* address of the new segment; 0: not written yet */
+    far_addr addr; /* address of the new segment; 0 while it is not written */
 } segment_write;
 
 
@@ -391,8 +392,8 @@ static void name_of(unsigned i, char key[4]) {
 }
 
 
-/* Makes a registration of a node under its whole prefix. chosen: with the address of a slot that was empty when its
- * bucket was read. */
+/* Makes a registration of a node under its whole prefix. If `chosen` is set, the registration has the address of a slot
+ * that was empty when its bucket was read. */
 static dart_registration make_registration(far_task *t, unsigned i, bool chosen) {
     dart_registration registration = {.node = registered_nodes[i], .lengths = {2}, .count = 1, .epoch = far_epoch(t)};
     dart_bucket_read r;

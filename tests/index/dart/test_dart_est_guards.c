@@ -61,7 +61,8 @@ EST_RACE(scan_does_not_start_at_a_replaced_node) {
     start_until(&s.a, "a", FAR_OP_INSERT, "abcde0", "a", "dart:installed", 1);
     assert_true(count_entries_of(&s.c, x.addr) > 0);
     for (unsigned i = 0; i < 16; i++) {
-        s.b.limit = i % 2; /* a scan of one key starts at the deepest node that the table names; 0: no limit */
+        /* a scan with limit 1 starts at the deepest node that the table names; limit 0 means no limit */
+        s.b.limit = i % 2;
         assert_int_equal(run_op(&s.b, FAR_OP_SCAN, "abcde", "abcde9"), i % 2 ? 1 : 4);
         expect_scanned(&s.b, i % 2 ? "abcde0" : "abcde0 abcde1 abcde2 abcde3");
     }
@@ -140,7 +141,7 @@ RACE(paths_too_long_for_one_slot) {
 
 typedef struct lost_session {
     far_index *index;
-    far_session *session; /* the session that loses its connection; NULL: none */
+    far_session *session; /* the session that loses its connection, or NULL */
     dart_registration registration;
 } lost_session;
 

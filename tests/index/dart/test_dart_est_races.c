@@ -13,7 +13,7 @@ EST_RACE(A3_covering_entry_absent) {
     INSERT_KEYS(&s.a, "abcdefghi1", "abcdefghi2");
     finish_background(&s);
     dart_node y = node_at(&s.a, "abcdefghi1", 9);
-    assert_int_equal(count_entries_of(&s.a, y.addr), 3); /* under 2, 4 and 8 bytes */
+    assert_int_equal(count_entries_of(&s.a, y.addr), 3); /* under prefixes of 2, 4 and 8 bytes */
     start_with_background_until(&s.a, "a", FAR_OP_INSERT, "abcdefXXXXX", "new", "dart:est_upkeep", 1);
     for (unsigned i = 0; i < 8; i++) { /* often enough that the lookup tries every choice of prefix lengths */
         expect_get(&s.c, "abcdefXXXXX", "new");
@@ -189,7 +189,8 @@ EST_RACE(A8d_replaced_node_of_a_cached_entry) {
     expect_get(&s.b, "abc", "abc");
     far_session_stats_of(s.b.session, FAR_OP_GET, &after);
     assert_in_range(after.round_trips - before.round_trips, 3,
-                    4); /* the old node (unless its entry is too old), the table, the new node, the leaf */
+                    /* the READs are: the old node (unless its entry is too old), the table, the new node, the leaf */
+                    4);
     expect_sound(&s, &s.b);
     tear_down(&s);
 }
@@ -213,7 +214,7 @@ EST_RACE(A8e_removed_node_below_the_root) {
     far_session_stats_of(s.b.session, FAR_OP_GET, &before);
     expect_get(&s.b, "aa", "aa");
     far_session_stats_of(s.b.session, FAR_OP_GET, &after);
-    assert_int_equal(after.round_trips - before.round_trips, 2); /* the slot of the root, the leaf */
+    assert_int_equal(after.round_trips - before.round_trips, 2); /* the READs are: the slot of the root, the leaf */
     expect_sound(&s, &s.b);
     tear_down(&s);
 }
@@ -365,8 +366,8 @@ EST_RACE(A12_tentative_aba) {
 }
 
 
-/* A replaces O by N, and fails before it updates the table. used_first: B uses the keys before a sweep runs. Then a
- * sweep frees O. */
+/* A replaces O by N, and fails before it updates the table. If `used_first` is set, B uses the keys before a sweep
+ * runs. Then a sweep frees O. */
 static void dies_before_upkeep(const char *sim, bool used_first) {
     stage s;
     set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=4");

@@ -79,8 +79,8 @@ RACE(A5_late_cas_into_a_node_with_room) {
 
 
 /* Steps: (1) A is about to update "pc", and C to delete "pd". (2) B replaces their node completely. (3) The CASes of A
- * and C arrive in the old node. Proves that both fail and are made in the new node. Fails without restructure.c,
- * freeze_node. */
+ * and C arrive in the old node. Proves that both CASes fail, and that A and C make their changes in the new node. Fails
+ * without restructure.c, freeze_node. */
 RACE(A5b_validate_after_finish) {
     stage s;
     set_up(&s, sim, options);
@@ -98,8 +98,9 @@ RACE(A5b_validate_after_finish) {
 }
 
 
-/* B fails while it replaces a full node: at `point`, or, if point is NULL, after `verbs` of the CASes that freeze it.
- * Then A and C get, update, delete and insert keys of that node; `splits`: also a key that splits one of its slots. */
+/* B fails while it replaces a full node. It fails at `point`, or, if `point` is NULL, after `verbs` of the CASes that
+ * freeze the node. Then A and C get, update, delete and insert keys of that node. If `splits` is set, C also inserts a
+ * key that splits one of the node's slots. */
 static void after_the_freezer(const char *sim, const char *options, const char *point, unsigned verbs, bool splits) {
     stage s;
     set_up(&s, sim, options);
@@ -120,9 +121,7 @@ static void after_the_freezer(const char *sim, const char *options, const char *
     expect_get(&s.a, "pc", "pc");
     expect_keys(&s.a, SEVEN_TEXT("p") " q");
     if (splits)
-        /* Steps: (1) A is about to update "pc", and C to delete "pd". (2) B replaces their node completely. (3) The
-         * CASes of A and C arrive in the old node. Proves that both CASes fail, and that A and C make their changes in
-         * the new node. Fails without restructure.c, freeze_node. */
+        /* This insert meets a slot that it reads frozen. */
         assert_int_equal(run_op(&s.c, FAR_OP_INSERT, "pbx", "split"), 0);
     assert_int_equal(run_op(&s.a, FAR_OP_UPDATE, "pa", "new"), 0);
     assert_int_equal(run_op(&s.c, FAR_OP_DELETE, "pg", ""), 0);
@@ -135,8 +134,8 @@ static void after_the_freezer(const char *sim, const char *options, const char *
 }
 
 
-/* Proves that a client that fails with a node frozen blocks neither readers nor writers. Fails if writers do not help
- * (write.c, dart_write_replace_node). */
+/* Proves that a failed client which has left a frozen node blocks neither readers nor writers. Fails if writers do not
+ * help (write.c, dart_write_replace_node). */
 RACE(A6_freezer_dies) {
     for (unsigned splits = 0; splits < 2; splits++) {
         after_the_freezer(sim, options, "dart:frozen", 0, splits);
@@ -157,8 +156,7 @@ RACE(A7_nested_switch) {
     INSERT_KEYS(&s.a, "pA", "pB", "pC", "pD", "pE", "pF", SEVEN_KEYS("px"));
     start_until(&s.b, "b", FAR_OP_INSERT, "pxh", "1", "dart:install", 1);
     start_until(&s.c, "c", FAR_OP_INSERT, "pG", "1", "dart:install", 1);
-    /* Proves that a failed client which has left a frozen node blocks neither readers nor writers. Fails if writers do
-     * not help (write.c, dart_write_replace_node). */
+    /* B replaces node "p" itself, before C does. */
     expect_result(&s.b, 0);
     expect_result(&s.c, 0);
     assert_int_equal(run_op(&s.a, FAR_OP_UPDATE, "pxa", "n"), 0);
@@ -187,7 +185,9 @@ RACE(A7_nested_switch_the_other_way) {
 }
 
 
-/* B replaces node p itself, before C does */
+/* Steps: (1) A has chosen a slot for "pk". (2) C deletes "px", whose slot precedes that slot. (3) B inserts "pk". (4) A
+ * continues. Proves that B does not take the slot of the deleted key, so that A and B meet in one slot and A reports
+ * EXISTS. Fails if a delete leaves EMPTY instead of a TOMB. */
 RACE(A9_delete_frees_lower_slot) {
     stage s;
     set_up(&s, sim, options);

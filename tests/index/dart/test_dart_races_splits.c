@@ -198,7 +198,9 @@ RACE(update_is_not_superseded_by_a_leaf_split) {
  * consistent bucket. */
 RACE(torn_bucket_read) {
     stage s;
-    (void)options; /* from the root, because then the READ that is torn is the second one */
+    /* The options are not used: without the skip table the descent starts at the root, so the torn READ is the second
+     * one. */
+    (void)options;
     set_up(&s, sim, "est=0");
     INSERT_KEYS(&s.a, "pa", "pb", "pc", "pd", "pe", "pf", "pg", "ph", "pi");
     start(&s.a, "a", FAR_OP_INSERT, "pk", "a");
@@ -208,7 +210,8 @@ RACE(torn_bucket_read) {
     uint32_t units = far_sim_hold_units(hold);
     assert_true(units > 1);
     for (uint32_t unit = units - 1; unit + 1 > 0; unit--) {
-        if (unit == units / 2 - 1) /* between the two halves; the first half that was read is the end of the bucket */
+        /* Now the READ is between the two halves. The half that it has read is the end of the bucket. */
+        if (unit == units / 2 - 1)
             INSERT_KEYS(&s.b, "pj", "pk");
         assert_int_equal(far_sim_release_units(hold, &unit, 1), 0);
     }
@@ -313,8 +316,8 @@ static int find_node_of(far_task *t, const switch_job *job, dart_node *node) {
 }
 
 
-/* Replaces the inner node of this depth on the path of the key, without telling dart_replace_node its parent. Returns 1
- * if another node is there afterwards. */
+/* Replaces the inner node of this depth on the path of the key. The caller of dart_replace_node does not give it the
+ * parent of the node. Returns 1 if another node is there afterwards. */
 static int switch_node(far_task *t, void *arg) {
     const switch_job *job = arg;
     dart_replace r = {.prefix = {job->key, job->depth}};

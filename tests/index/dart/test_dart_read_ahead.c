@@ -54,8 +54,8 @@ typedef struct costs { /* averages per scan */
 } costs;
 
 
-/* Runs scans that start at random keys and returns their average costs. limit: number of pairs; 0: each scan has the
- * range of one key. */
+/* Runs scans that start at random keys, and returns their average costs. `limit` is the number of pairs; if it is 0,
+ * each scan has the range of one key. */
 static costs scan_costs(tree *t, size_t limit) {
     uint8_t key[FAR_KEY_MAX], to[FAR_KEY_MAX + 1];
     far_random random;
@@ -138,9 +138,9 @@ EST_RACE(nodes_that_are_read_ahead_are_not_free) {
 }
 
 
-/* B's scan reads a node X and, ahead, the node Y below X. A replaces Y between the two READs. word_first: X is read
- * first; then the scan may use the old Y, because the word in X still named Y at that time. Otherwise the word in X
- * names the new node, and the scan must not use the old Y. */
+/* B's scan reads a node X and, in the same batch, reads ahead the node Y below X. A replaces Y between the two READs.
+ * If `word_first` is set, X is read first. Then the scan may use the old Y, because the word in X still named Y at that
+ * time. Otherwise the word in X names the new node, and the scan must not use the old Y. */
 static void replace_between(const char *sim, bool word_first) {
     stage s;
     set_up(&s, sim, "slot_cache=0,upkeep_batch=1,adjust=0,directory_bits=4");

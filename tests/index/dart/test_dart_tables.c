@@ -161,8 +161,8 @@ static void expect_entry_at(actor *a, far_addr node, unsigned level, unsigned ro
 }
 
 
-/* A makes a table when C has cached the directory word of the segment (`cache`), or has no cache. aged: so many epochs
- * pass that the old segment is free. C then looks up entries. */
+/* A makes a table. If `cache` is set, C has cached the directory word of the segment before; otherwise C has no cache.
+ * If `aged` is set, so many epochs pass that the old segment is free. Then C looks up entries. */
 static void lookup_with_an_old_word(const char *sim, bool cache, bool aged) {
     stage s;
     set_up(&s, sim, CALM ",express_cache=0,slot_cache=0");
@@ -183,8 +183,8 @@ static void lookup_with_an_old_word(const char *sim, bool cache, bool aged) {
         advance_epochs(&s, &s.a, 8 + DART_SEGMENT_EPOCHS);
         expect_free(&s, dart_word_addr(old));
     }
-    /* The old bucket, which is frozen; the directory word; the word in the table; the bucket there. If the old word is
-     * too old, the first READ is left out. */
+    /* The READs are: the old bucket, which is frozen; the directory word; the word in the table; the bucket there. If
+     * the cached word is too old, the first READ is left out. */
     expect_entry_at(&s.c, x.addr, 1, cache && !aged ? 4 : 3);
     expect_entry_at(&s.c, x.addr, 1, cache ? 1 : 2);
     bool fresh;
@@ -234,7 +234,8 @@ enum { PLACES_MAX = 64 };
 
 typedef struct entry_slots {
     far_index *index;
-    unsigned count, beyond; /* beyond: number of entries that have an empty slot before them in their bucket */
+    /* count: number of entries; beyond: number of those that have an empty slot before them in their bucket */
+    unsigned count, beyond;
     struct {
         uint64_t word;
         unsigned slot; /* number of the slot in its group */
@@ -454,8 +455,8 @@ static int grow_without_memory_task(far_task *t, void *arg) {
 }
 
 
-/* Replaces the segment by a table in a pool with little memory. help: A has frozen the segment, and B helps; otherwise
- * B begins the replacement itself. */
+/* Replaces the segment by a table in a pool with little memory. If `help` is set, A has frozen the segment, and B
+ * helps; otherwise B begins the replacement itself. */
 static void grow_without_memory(const char *sim, bool help, bool tables, unsigned segments) {
     static shortage h;
     stage s;
@@ -504,7 +505,7 @@ EST_RACE(a_table_without_memory) {
 /* ---- A table on another memory node than the word that will name it ---- */
 
 typedef struct table_write {
-    far_addr addr; /* address of the table; 0: not written yet */
+    far_addr addr; /* address of the table; 0 while it is not written */
 } table_write;
 
 

@@ -53,7 +53,7 @@ static bool next_slice(actor *a, tracker *w) {
 }
 
 
-typedef struct content { /* what far memory contains */
+typedef struct content { /* the objects that far memory contains */
     uint64_t tables, segments, deepest, count;
     far_addr nodes[4096];
 } content;

@@ -25,7 +25,8 @@ typedef struct worker {
     far_pool *pool;
     far_index *index;
     unsigned number;
-    int own[OWN]; /* values of the keys that only this thread writes: -1 absent, otherwise the last value; -2 unknown */
+    /* Last values of the keys that only this thread writes; -1 if the key is absent, -2 if the value is unknown. */
+    int own[OWN];
     bool busy[OWN];
     atomic_uint *wrong;
 } worker;

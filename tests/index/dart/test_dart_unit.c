@@ -107,7 +107,7 @@ TEST(nodes_have_the_sizes_of_the_design) {
             unsigned rounded = (capacity + size - 1) / size * size;
             assert_int_equal(dart_node_slots(type, 6, size), capacity <= size ? capacity - 1 : rounded);
             assert_int_equal(dart_node_slots(type, 7, size), capacity <= size ? capacity : rounded);
-            /* so that no granule is left half empty */
+            /* the capacity fills the last granule completely */
             for (unsigned depth = 0; depth < 64 && capacity <= size; depth++)
                 assert_int_equal(dart_node_bytes(type, depth, size) % FAR_GRANULE, 0);
         }
@@ -190,7 +190,7 @@ TEST(a_search_gives_the_symbol_or_the_lowest_empty_slot) {
     assert_int_equal(dart_view_search(&dart, &view, 'b'), 1);
     assert_int_equal(dart_view_search(&dart, &view, DART_SYMBOL_END), 2);
     assert_int_equal(dart_view_search(&dart, &view, 0), 3); /* the word of an END child has the symbol byte 0, too */
-    slots[4] = dart_leaf_word('x', 1, 48);                  /* as a torn READ may show it */
+    slots[4] = dart_leaf_word('x', 1, 48);                  /* a torn READ may return such slots */
     assert_int_equal(dart_view_search(&dart, &view, 'x'), 4);
     assert_int_equal(dart_view_search(&dart, &view, 'y'), 3);
     for (unsigned i = 0; i < 7; i++)

@@ -161,9 +161,6 @@ TEST(a_handle_that_waits_for_a_collection_acknowledges_it) {
 }
 
 
-/* The collector is about to disown a block of a failed handle, when another handle drops the index with slabs in that
- * block. The slabs are freed. */
-
 /* The collector is about to take a block from its failed owner, when another handle drops the index with slabs in that
  * block. The slabs are freed. */
 TEST(an_index_dropped_while_its_failed_owner_is_disowned_is_freed) {

@@ -276,7 +276,7 @@ static void drop_costly_lengths(dart_adjust *a) {
 static int fill_node(far_task *t, far_index *index, const dart_view *view, const dart_item *item, void *ctx) {
     const filling *fill = ctx;
     uint8_t lengths[DART_LIST_MAX];
-    if (!item) /* no item: the node is the root, which has no entry */
+    if (!item) /* Without an item, the node is the root, which has no entry. */
         return 0;
     unsigned parent = dart_header_depth(item->parent), count = 0;
     for (unsigned i = 0; i < fill->count; i++)

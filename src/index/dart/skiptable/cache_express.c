@@ -267,7 +267,8 @@ bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t
     bool found = (entry = find_entry(set, hash)) && dart_tag_is_fresh(entry[1], epoch);
     if (found) {
         *word = entry[0] & ~REFERENCED;
-        *current = dart_tag_age(entry[1], epoch) <= DART_EXTRA_EPOCHS / 2; /* true while the tag need not be renewed */
+        /* true if the tag is so new that it need not be renewed yet */
+        *current = dart_tag_age(entry[1], epoch) <= DART_EXTRA_EPOCHS / 2;
         if (!(entry[0] & REFERENCED))
             entry[0] |= REFERENCED;
     }

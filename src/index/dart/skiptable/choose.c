@@ -7,7 +7,8 @@
 
 #define ROOT_ARM        (DART_ARMS - 1)
 #define ROUND_TRIP_COST 4096u
-/* cost of one more READ in the batch, an eighth of a round trip: the READ must save more than that */
+/* Assumed cost of one more READ in the batch: an eighth of a round trip. A READ that saves less than that is not worth
+ * sending. */
 #define PROBE_COST      512u
 #define WARM_UP         64u
 #define EXPLORE_EVERY   64u
@@ -61,7 +62,7 @@ static unsigned cheapest_arm(dart_length_class *class, unsigned usable, unsigned
             }
         }
     }
-    if (best == DART_ARMS) /* nothing was measured yet: choose the longest lengths */
+    if (best == DART_ARMS) /* no arm was measured yet, so the arm with the longest lengths is chosen */
         best = (usable > width ? usable - width : 0) * DART_EST_WIDTH_MAX + (usable < width ? usable : width) - 1;
     return best;
 }

@@ -14,7 +14,7 @@
 
 #define VERBS_AT_ONCE   256u
 #define TARGETS_AT_ONCE 128u
-#define HEAD_BYTES      32u /* bytes that are read of each node: no node is smaller */
+#define HEAD_BYTES      32u /* number of bytes that are read of each node; no node is smaller */
 #define SHRINKS_AT_ONCE 64u
 
 
@@ -80,7 +80,7 @@ static int cache_dir_word(far_task *t, dart_est *est, const dart_dir_slot *dir, 
 
 typedef struct first_segment {
     far_addr addr;
-    uint64_t seen; /* directory word that the CAS found; 0: the CAS of this client created the segment */
+    uint64_t seen; /* directory word that the CAS returned; 0 if this client has created the segment */
 } first_segment;
 
 
@@ -148,11 +148,11 @@ int dart_est_make_segments(far_task *t, far_index *index, const dart_dir_slot *d
 
 #define POLLS_BEFORE_HELPING 8u
 
-/* Prevents that many clients which meet the same full segment all copy it. Each client first freezes slot 0. The word
- * that the CAS of slot 0 returns shows whether this client is the first. A client that is not the first polls the
- * directory word for some round trips before it helps; helping is always safe. begun: the caller knows that another
- * client has begun. Returns 1 if the segment was replaced in the meantime, 0 if the caller must replace it, or an
- * error. */
+/* Keeps most of the clients that meet the same full segment from copying it, too. Each client first freezes slot 0. The
+ * word that the CAS of slot 0 returns shows whether this client is the first. A client that is not the first polls the
+ * directory word for some round trips before it helps. Helping is always safe, but it would be wasted work. If the
+ * caller knows that another client has already begun, it sets `begun`. Returns 1 if the segment was replaced in the
+ * meantime, 0 if the caller must replace it, or an error. */
 static int wait_for_first_freezer(far_task *t, far_index *index, const dart_dir_slot *dir, uint64_t word, bool begun) {
     uint64_t seen;
     if (!begun && dart_of(index)->masked_freeze && far_task_capabilities(t)->masked_cas) {
@@ -235,10 +235,10 @@ typedef struct old_entry { /* an entry of the segment that is replaced */
 typedef struct replacement { /* The replacement of a segment, by another segment or by a table with several segments. */
     dart_dir_slot dir;
     uint64_t word;
-    unsigned count, live; /* count: slots of the old segment; live: entries that are copied */
+    unsigned count, live; /* count: number of slots of the old segment; live: number of entries that are copied */
     old_entry *entries;
     unsigned log_groups; /* log2 of the total number of groups in the new segments */
-    unsigned pieces;     /* number of new segments: 1, or 16 for a table; 0: none was allocated */
+    unsigned pieces;     /* number of new segments: 1, or 16 for a table, or 0 if none was allocated */
     far_addr table, piece[DART_TABLE_WORDS];
 } replacement;
 

@@ -12,7 +12,7 @@
 
 /* Returns the number of nodes that a descent to the sampled key need not read if the descent starts at an entry of this
  * length. These are the nodes above the first node whose depth is at least `length`. Returns 0 if there is no such
- * node, or if the key is too short for this length. */
+ * node, if it is too deep to be registered under this length, or if the key is too short for this length. */
 static unsigned saved_reads(const dart_sample *sample, unsigned length) {
     if (length >= sample->key_length)
         return 0;

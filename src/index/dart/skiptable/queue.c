@@ -75,7 +75,7 @@ void dart_est_flush_idle_queue(far_task *t, far_index *index) {
 }
 
 
-/* ---- What is queued ---- */
+/* ---- Adding nodes to the queue ---- */
 
 static bool queue_lengths(far_task *t, far_index *index, const dart_node *node, unsigned above, unsigned length,
                           const void *prefix, const dart_entry_buckets *buckets) {

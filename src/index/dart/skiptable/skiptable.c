@@ -8,7 +8,8 @@
 #include <stdlib.h>
 
 #define SLOTS_SHARE       4u /* the slot cache gets at most 1/4 of the byte budget */
-/* if the byte budget is small, the slot cache gets 1/8, because then entries of the skip table save more round trips */
+/* With a small byte budget the slot cache gets only 1/8, because then entries of the skip table save more round trips.
+ */
 #define SLOTS_SMALL_SHARE 8u
 /* the scan cache gets at most 1/8 of the byte budget, and uses it only if there are scans */
 #define AHEAD_SHARE       8u

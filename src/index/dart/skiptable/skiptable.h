@@ -29,13 +29,13 @@ _Static_assert(DART_EST_READ_SLOTS * 8 == DART_EST_READ_BYTES && DART_EST_GROUP_
 
 typedef struct dart_chunk {
     far_spin lock;
-    uint64_t *words; /* words of the chunk; NULL: not allocated */
+    uint64_t *words; /* words of the chunk; NULL if they are not allocated */
 } dart_chunk;
 
 typedef struct dart_cache {
     far_budget_cache *budget;
     dart_chunk *chunks;
-    unsigned count; /* number of chunks; 0: the cache is switched off */
+    unsigned count; /* number of chunks; 0 if the cache is switched off */
     size_t chunk_bytes;
     atomic_uint evict_cursor; /* number of the chunk at which the next eviction begins */
     /* Caches that are sets of entries use only the first active_chunks chunks, so that a small number of entries fills
@@ -170,15 +170,16 @@ static inline uint64_t dart_count_relaxed(_Atomic uint64_t *count) {
 
 #define DART_LENGTH_CLASSES 40u
 #define DART_ARMS                                                                                                      \
-    (DART_LIST_MAX * DART_EST_WIDTH_MAX + 1) /* one arm for each first position and count; the last arm: the root */
+    (DART_LIST_MAX * DART_EST_WIDTH_MAX + 1) /* one arm for each first position and count, and one for the root */
 
 typedef struct dart_length_class {
     _Atomic uint64_t turns;      /* number of choices made */
-    atomic_uint cost[DART_ARMS]; /* moving average of the round trips that descents took with an arm; 0: never tried */
+    /* moving average of the round trips of descents with this arm; 0 if it was never tried */
+    atomic_uint cost[DART_ARMS];
 } dart_length_class;
 
 typedef struct dart_choice {
-    /* the arm stands for the lengths [first, first + count) of the list; count 0: the root */
+    /* The arm uses the lengths [first, first + count) of the list. The arm of the root has count 0. */
     unsigned arm, first, count;
 } dart_choice;
 
@@ -247,8 +248,8 @@ typedef struct dart_adjust {
 
 /* ---- The local state of the skip table ---- */
 
-/* A list of prefix lengths that this handle has read. It stays allocated until close, because an operation may use it
- * without announcing that. */
+/* A list of prefix lengths that this handle has read. It stays allocated until the index is closed, because any
+ * operation may still be using it, and operations do not register as users of a list. */
 typedef struct dart_local_list {
     dart_list list;
     uint64_t word; /* list word in the descriptor that named this list */
@@ -262,7 +263,7 @@ typedef struct dart_local_list {
 typedef struct dart_node_claims {
     far_spin lock;
     struct {
-        far_addr node; /* address of the claimed node; 0: unused */
+        far_addr node; /* address of the claimed node; 0 if this element is unused */
         unsigned client;
     } entry[DART_NODE_CLAIMS];
 } dart_node_claims;
@@ -331,11 +332,13 @@ typedef struct dart_est {
     dart_length_class classes[DART_LENGTH_CLASSES];
     dart_node_claims claims;
     dart_registration_queue queue;
-    /* bitmap by hash of the prefix: set for prefixes that a get which started at the root has queued */
+    /* Bitmap with a bit for each hash of a prefix. The bit is set if a get that started at the root has queued the
+     * prefix. */
     _Atomic uint64_t root_gets[DART_ROOT_GET_WORDS];
     _Atomic uint64_t root_get_count;
     /* Segments to shrink. */
-    /* bitmap by number of the directory word: entries of the segment that the word names were removed */
+    /* Bitmap with a bit for each directory word, by its number. The bit is set if entries were removed from the word's
+     * segment. */
     _Atomic uint64_t *emptied;
     atomic_uint emptied_count;
     unsigned shrink_cursor; /* index of the word of `emptied` at which the next search begins */
@@ -372,7 +375,7 @@ static inline unsigned dart_est_fingerprint_of(const dart_est *est, uint64_t has
 
 typedef struct dart_dir_slot { /* a slot of the directory or of a table: it contains a directory word */
     unsigned number;           /* identifies the slot: a one bit, followed by the bits of the hash that lead to it */
-    unsigned level;            /* number of tables above the slot; 0: the slot is in the directory itself */
+    unsigned level;            /* number of tables above the slot; 0 for a slot of the directory itself */
     far_addr addr;
 } dart_dir_slot;
 
@@ -426,7 +429,7 @@ typedef struct dart_bucket_read {
     uint64_t hash;
     unsigned length;              /* length of the prefix in bytes */
     dart_dir_slot dir;            /* the slot of the directory, or of the lowest known table, to which the hash leads */
-    uint64_t word;                /* directory word in the slot `dir`; 0: there is no segment */
+    uint64_t word;                /* directory word in the slot `dir`; 0 if there is no segment */
     uint64_t seen_word;           /* directory word that the last READ of the slot `dir` returned */
     /* reads_word: the pending batch reads the directory word; reads_slots: it reads the bucket pair */
     bool reads_word, reads_slots;
@@ -482,9 +485,9 @@ bool dart_est_claim_node(dart_node_claims *o, unsigned client, far_addr node);
 void dart_est_release_node(dart_node_claims *o, unsigned client, far_addr node);
 /* Header and first slot of a node that an entry names (grow.c). */
 typedef struct dart_target {
-    far_addr addr;                       /* input: address of the node; 0: nothing to read */
+    far_addr addr;                       /* input: address of the node; 0 if there is nothing to read */
     unsigned depth;                      /* output: depth of the node */
-    bool sound, frozen; /* sound: output, the header is valid; frozen: output, the node's first slot is frozen */
+    bool sound, frozen; /* outputs: sound is true if the header is valid, frozen if the node's first slot is frozen */
     uint8_t prefix[DART_EST_PREFIX_MAX]; /* output: the first bytes of the prefix, at most depth many */
 } dart_target;
 int dart_est_read_targets(far_task *t, far_index *index, dart_target *targets, unsigned count);
@@ -505,13 +508,14 @@ void dart_est_flush_idle_queue(far_task *t, far_index *index);
 
 /* ---- Segments: creation, growth, shrinking (grow.c) ---- */
 
-/* Creates segments for directory slots that contain 0. Returns the number of slots, counted from the first, that now
- * contain another word, which is at least 1; or an error. words[i]: the directory word of the empty segment that this
- * call created for slot i; 0 if another client created the segment first. */
+/* Creates segments for directory slots that contain 0. Returns how many of these slots, counted from the first, contain
+ * another word now (at least 1), or an error. Sets words[i] to the directory word of the empty segment that this call
+ * created for slot i, or to 0 if another client created the segment first. */
 int dart_est_make_segments(far_task *t, far_index *index, const dart_dir_slot *dirs, unsigned count, uint64_t *words);
-/* Replaces a full segment by a segment of twice the size, or by a table of segments. help: another client has begun to
- * replace the segment. Then the replacement is completed even without memory for a new segment, if necessary by writing
- * 0 to the directory slot, which drops the entries. After return value 0 the directory slot contains another word. */
+/* Replaces a full segment by a segment of twice the size, or by a table of segments. The caller sets `help` if another
+ * client has begun to replace the segment. Then the replacement is completed even without memory for a new segment, if
+ * necessary by writing 0 to the directory slot, which drops the entries. Returns 0 or an error. After 0 the directory
+ * slot contains another word. */
 int dart_est_grow(far_task *t, far_index *index, const dart_dir_slot *dir, uint64_t word, bool help);
 /* Records that entries of the segment of directory word number `at` were removed, so that housekeeping checks whether
  * the segment can be made smaller. */

@@ -166,9 +166,10 @@ static bool slot_is_chosen(const pending_entry *entries, unsigned before, far_ad
 }
 
 
-static unsigned
-nth_slot(const dart_bucket_read *r,
-         unsigned i) { /* in a bucket pair, main 0 precedes the overflow bucket, and main 1 follows it */
+/* Returns the position in the bucket pair of the i-th slot that this hash uses. A hash uses the slots of its main
+ * bucket first, then those of the overflow bucket. Main 0 precedes the overflow bucket in the pair, and main 1 follows
+ * it. */
+static unsigned nth_slot(const dart_bucket_read *r, unsigned i) {
     return dart_hash_main(r->hash) ? (i + DART_EST_BUCKET) % DART_EST_READ_SLOTS : i;
 }
 
