@@ -175,7 +175,7 @@ void bench_add_figures(far_figures *sum, const far_figures *more, bool plus);
  * description of the error. In check.c. */
 const char *bench_check_value(far_bytes key, const void *value, size_t length, size_t expected_size);
 
-typedef struct bench_scan { /* checks the pairs of one scan */
+typedef struct bench_scan { /* the state of the check of one scan's pairs */
     far_bytes from;
     size_t value_size;
     bool first_may_be_gone; /* the workload contains deletes, so the first key of the scan may be gone */

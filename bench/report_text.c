@@ -160,7 +160,8 @@ static void print_head(FILE *file, const bench_config *config) {
 
 static void print_row(FILE *file, const bench_report *report, const bench_result *result) {
     const far_stats *stats = &result->stats;
-    uint64_t ops = result->kind ? result->ops : 0; /* a rival has no counters */
+    /* only an index of farindex has counters; a program that it is compared with has none */
+    uint64_t ops = result->kind ? result->ops : 0;
     fprintf(file, "%-8.8s %-8s", result->name, far_ycsb_name(result->workload));
     print_cell(file, 9, bench_mops(result) < 0.01 ? 6 : 4, bench_mops(result));
     print_cell(file, 9, 2, bench_quantile_us(&result->latency, 1, 2));

@@ -54,16 +54,14 @@ void far_history_free(far_history *history); /* frees the history; NULL is allow
  * pointer with length 0. */
 size_t far_history_begin(far_history *history, uint32_t client, far_op_kind op, const void *key, size_t key_len,
                          const void *value, size_t value_len, int64_t start);
+/* `to` is the upper bound of the scan, or NULL if the scan has none. */
 size_t far_history_begin_scan(far_history *history, uint32_t client, const void *from, size_t from_len, const void *to,
-                              /* the bound `to` may be NULL: no upper bound */
                               size_t to_len, uint64_t limit, int64_t start);
 void far_history_pair_given(far_history *history, size_t index, const void *key, size_t key_len, const void *value,
                             size_t value_len);
-void far_history_stop(
-    far_history *history,
-    /* Records that the callback of the user ended the scan. The limit of the scan then becomes the number of its pairs
-     * so far. */
-    size_t index);
+/* Records that the callback of the user ended the scan. The limit of the scan then becomes the number of its pairs so
+ * far. */
+void far_history_stop(far_history *history, size_t index);
 /* Records the end of an operation with its result. `value` is the value that a get returned, otherwise NULL. */
 void far_history_end(far_history *history, size_t index, int64_t result, const void *value, size_t value_len,
                      int64_t end);
@@ -73,9 +71,8 @@ void far_history_cut(far_history *history, size_t index);
 
 size_t far_history_count(const far_history *history);
 const far_history_op *far_history_at(const far_history *history, size_t index);
-void far_history_merge(far_history *into,
-                       /* appends copies of all operations of `from`; each keeps the seed that is stored in it */
-                       const far_history *from);
+/* Appends copies of all operations of `from` to `into`. Each copy keeps the seed that is stored in it. */
+void far_history_merge(far_history *into, const far_history *from);
 bool far_history_op_equal(const far_history_op *a, const far_history_op *b);
 
 /* Write and read a history as JSON lines, one object per operation in the order of recording. Both return 0 or an

@@ -135,10 +135,8 @@ extern const far_engine far_engine_unique, far_engine_any;
 far_linear_verdict far_search_run(far_search *search, const far_engine *engine);
 
 /* Functions that both engines call. */
-bool far_sweep_keep(far_collect *sweep, far_frontier *frontier,
-                    /* Adds the configuration to the frontier and counts a state. Returns false if the configuration is
-                     * redundant. */
-                    const far_config *config);
+/* Adds the configuration to the frontier and counts a state. Returns false if the configuration is redundant. */
+bool far_sweep_keep(far_collect *sweep, far_frontier *frontier, const far_config *config);
 void far_list_insert(far_collect *sweep, far_list *list, size_t step);
 void far_list_remove(far_list *list, size_t step);
 

@@ -12,9 +12,8 @@ typedef struct far_email far_email;
 
 far_email *far_email_new(uint64_t seed); /* NULL: out of memory */
 void far_email_free(far_email *email);
-size_t far_email_key(const far_email *email, uint64_t record,
-                     /* writes the address of record (< FAR_EMAIL_RECORDS) to key (FAR_EMAIL_MAX bytes) and returns its
-                      * length */
-                     uint8_t *key);
+/* Writes the address of record number `record`, which must be below FAR_EMAIL_RECORDS, to `key`, which has room for
+ * FAR_EMAIL_MAX bytes. Returns its length. */
+size_t far_email_key(const far_email *email, uint64_t record, uint8_t *key);
 
 #endif

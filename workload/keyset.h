@@ -27,10 +27,9 @@ void far_keyset_close(far_keyset *set);
  * bytes. */
 size_t far_keyset_key(const far_keyset *set, uint64_t record, void *buffer);
 
-uint64_t far_keyset_count_limit(
-    /* returns the number of records that have a key: the number of lines of a file, 2^44 for email, otherwise
-     * UINT64_MAX */
-    const far_keyset *set);
+/* Returns the number of records that have a key: the number of lines of a file, 2^44 for email, and otherwise
+ * UINT64_MAX. */
+uint64_t far_keyset_count_limit(const far_keyset *set);
 size_t far_keyset_fixed_size(const far_keyset *set); /* returns the size of every key for u64 and seq, otherwise 0 */
 const char *far_keyset_name(const far_keyset *set);  /* returns the specification with which it was opened */
 

@@ -45,17 +45,15 @@ typedef struct far_mix {
     uint8_t percent[FAR_YCSB_KINDS]; /* the sum is 100 */
 } far_mix;
 
-int far_mix_parse(const char *text, far_mix *mix, char *error,
-                  /* parses text such as "get=90,update=5,insert=3,delete=1,scan=1"; the name of read-modify-write is
-                   * rmw */
-                  size_t error_size);
+/* Parses text such as "get=90,update=5,insert=3,delete=1,scan=1". The name of a read-modify-write is rmw. */
+int far_mix_parse(const char *text, far_mix *mix, char *error, size_t error_size);
 /* writes the form that far_mix_parse reads; `text` needs FAR_MIX_TEXT bytes */
 const char *far_mix_text(const far_mix *mix, char *text);
 #define FAR_MIX_TEXT 96
 
-int far_ycsb_parse(const char *name,
-                   /* "load", "a".."f", "writes" or "mix", in small or capital letters; otherwise FAR_ERR_INVALID */
-                   far_ycsb_workload *workload);
+/* Parses the name of a workload: "load", "a".."f", "writes" or "mix", in small or capital letters. Returns
+ * FAR_ERR_INVALID for any other name. */
+int far_ycsb_parse(const char *name, far_ycsb_workload *workload);
 const char *far_ycsb_name(far_ycsb_workload workload);
 /* returns the default distribution of the workload */
 far_distribution_kind far_ycsb_distribution(far_ycsb_workload workload);

@@ -641,9 +641,8 @@ static int collect_once(far_task *t, const pool_check *check, bool repair, far_c
 /* Runs collections until no known loss is left. Memory of clients that are known to have failed is not reported as
  * leaked, because housekeeping would have collected it soon. */
 static int collect_known_losses(far_task *t, const pool_check *check, far_collect_result *result) {
-    int err = far_clients_check_liveness(t),
-        /* First checks the liveness of all clients, because a failure may not have been detected yet. */
-        wanted = err < 0 ? err : far_collection_is_requested(t);
+    /* First checks the liveness of all clients, because a failure may not have been detected yet. */
+    int err = far_clients_check_liveness(t), wanted = err < 0 ? err : far_collection_is_requested(t);
     for (unsigned round = 0; round < REPAIR_COLLECTIONS && wanted == 1 && err == 0; round++) {
         err = collect_once(t, check, true, result);
         wanted = err < 0 ? err : far_collection_is_requested(t);

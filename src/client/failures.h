@@ -19,10 +19,8 @@ typedef struct far_failures {
 void far_failures_open(far_failures *failures);
 void far_failures_close(far_failures *failures);
 
-void far_failures_add(far_failures *failures, const far_op *op,
-                      /* Stores a copy of the message `words` for this operation. Removes the oldest message if the list
-                       * is full. */
-                      const char *words);
+/* Stores a copy of the message `words` for this operation. Removes the oldest message if the list is full. */
+void far_failures_add(far_failures *failures, const far_op *op, const char *words);
 void far_failures_remove(far_failures *failures, const far_op *op);
 /* Returns the message of this operation, or "" if none is stored. */
 const char *far_failures_find(far_failures *failures, const far_op *op);

@@ -106,11 +106,10 @@ static int register_session(far_task *t, void *arg) {
         err = far_store_open(far_task_pool(t));
     if (err == 0)
         err = far_memory_open(t->session);
+    /* The error of the registration is the one to report. If this unregistration fails too, the registry entry of a
+     * failed client remains, and a collection removes it. */
     if (err < 0)
-        far_client_unregister(
-            /* The error of the registration is the one to report. If this unregistration fails too, the registry entry
-             * of a failed client remains, and a collection removes it. */
-            t);
+        far_client_unregister(t);
     return err;
 }
 

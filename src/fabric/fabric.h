@@ -167,13 +167,10 @@ typedef struct far_memory_checker_ops {
     void (*retired)(far_fabric *fabric, far_addr addr, uint64_t size);
     /* Reports that memory was freed. The checker poisons the memory unless its type is stable. */
     void (*freed)(far_fabric *fabric, far_addr addr, uint64_t size, bool stable);
-    void (*released)(far_fabric *fabric, far_addr addr,
-                     /* Reports that the allocator no longer manages this memory, because its block has returned to the
-                      * pool. */
-                     uint64_t size);
-    void (*point)(far_conn *conn, const char *name,
-                  /* The code of an index has reached a named point. The call may suspend the client here. */
-                  const char *label);
+    /* Reports that the allocator no longer manages this memory, because its block has returned to the pool. */
+    void (*released)(far_fabric *fabric, far_addr addr, uint64_t size);
+    /* The code of an index has reached a named point. The call may suspend the client here. */
+    void (*point)(far_conn *conn, const char *name, const char *label);
 } far_memory_checker_ops;
 
 typedef struct far_fabric_ops {
@@ -202,10 +199,9 @@ typedef struct far_fabric_ops {
     /* Gives up this session: all later verbs of the connection fail at once, and `has_failed` returns 1 for the session,
      * in this process at once and in other processes soon. Since it may be called inside a `done`, it never waits. */
     void (*fence_self)(far_conn *conn);
-    int (*renew)(
-        /* Called by housekeeping. Proves to the fabric that the sessions of this handle are alive. NULL on fabrics that
-         * need no such proof. */
-        far_conn *conn);
+    /* Called by housekeeping. Proves to the fabric that the sessions of this handle are alive. NULL on fabrics that
+     * need no such proof. */
+    int (*renew)(far_conn *conn);
     /* `evict` ends the process of a live session. When `evict` has returned 0, `has_failed` returns 1 for the session.
      * `evict` may block, and is NULL if the fabric cannot end sessions of other processes. `process_of` returns the
      * process id of the session on this host, or 0 if the id is not known. */

@@ -1,9 +1,10 @@
-/* The interface of index code besides the pool: giving results, background work, and the list of kinds. pool/kind.h
- * defines what a kind supplies, README.md in this folder explains how to write one, and toy/ is an example.
+/* The interface that index code uses besides that of the pool: returning results, background work, and the list of
+ * kinds. pool/kind.h defines what a kind supplies, README.md in this folder explains how to write one, and toy/ is an
+ * example.
  *
  * Operations run as tasks (task/task.h) that already have a pin. They are straight-line code that returns 0 or an
- * error. Keys and values have been checked against the index's limits. A result which means that nothing was changed
- * must be true. */
+ * error. Keys and values have been checked against the index's limits. An operation may return a code which means that
+ * nothing was changed only if it has changed nothing. */
 #ifndef FAR_INDEX_INDEX_H
 #define FAR_INDEX_INDEX_H
 
@@ -19,17 +20,18 @@ static inline int far_out_give(far_out *out, const void *value, size_t length) {
 }
 
 
-/* 0: continue; 1: the chunk is complete; negative: an error */
+/* Adds a pair to the chunk. Returns 0 if the scan must continue, 1 if the chunk is complete, or an error. */
 int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value);
 
-/* Listing the keys of an index without order. Every key that is present throughout must be given; a key that moves
- * meanwhile may be given twice. Index code calls far_keys_give for each key, with or without a pin, and far_keys_throttle
- * without a pin between slices. If one of them returns a value other than 0, it stops and returns that value. */
+/* Lists the keys of an index without order. Every key that is present throughout must be returned, and a key that moves
+ * meanwhile may be returned twice. Index code calls far_keys_give for each key, with or without a pin, and calls
+ * far_keys_throttle between slices, without a pin. If one of them returns a value other than 0, index code stops and
+ * returns that value. */
 int far_keys_give(far_keys *keys, far_bytes key);
 int far_keys_throttle(far_task *t, far_keys *keys);
 
-/* As far_spawn, for work on an index, which stays open until the work ends. Returns false if there are too many tasks;
- * then the caller does the work now, or leaves it out. */
+/* Spawns a background task like far_spawn, for work on an index. The index stays open until the task ends. Returns false
+ * if there are too many tasks; then the caller does the work itself, or omits it. */
 bool far_index_spawn(far_task *t, far_index *index, void (*run)(far_task *t, far_index *index, void *arg),
                      const void *arg, size_t bytes);
 

@@ -130,9 +130,8 @@ typedef struct far_index_kind {
     int (*walk)(far_task *t, far_index *index, far_walk *walk);
     /* Checks the structure and reports problems; called without a pin. */
     int (*check)(far_task *t, far_index *index, far_report *report);
-    int (*usage)(far_task *t, far_index *index,
-                 /* Sets the fields `keys`, `key_bytes` and `value_bytes` of `usage`; called without a pin. */
-                 far_usage *usage);
+    /* Sets the fields `keys`, `key_bytes` and `value_bytes` of `usage`; called without a pin. */
+    int (*usage)(far_task *t, far_index *index, far_usage *usage);
     /* Delivers all keys; for kinds without scan. Called without a pin. */
     int (*keys)(far_task *t, far_index *index, far_keys *keys);
     /* Optional. Sets the occupancy of the index; called without a pin. */

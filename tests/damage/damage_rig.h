@@ -42,10 +42,8 @@ uint64_t rig_posted_verbs(void);  /* returns the number of verbs posted since ri
 void rig_refuse_evictions(bool refuse);                        /* makes every eviction fail */
 /* calls `run` whenever a task waits; with NULL, these calls end */
 void rig_run_while_waiting(void (*run)(void *arg), void *arg);
-void rig_run_at_verbs(void (*run)(void *arg),
-                      /* Calls `run` whenever verbs are posted. `run` must not post verbs itself. With NULL, these calls
-                       * end. */
-                      void *arg);
+/* Calls `run` whenever verbs are posted. `run` must not post verbs itself. With NULL, these calls end. */
+void rig_run_at_verbs(void (*run)(void *arg), void *arg);
 void rig_advance_time(uint64_t ns); /* advances the virtual time */
 
 /* Copies the pool after this number of further verbs (0: never). The copy is the pool that a client leaves which fails

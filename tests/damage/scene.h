@@ -45,9 +45,8 @@ void scene_make(scene *s, const char *kind, const char *options, bool crashed, u
 void scene_free(scene *s);
 
 size_t scene_key(const scene *s, unsigned number, char key[SCENE_KEY_BYTES]);
-bool scene_has_key(const scene *s, unsigned number, const void *key,
-                   /* returns whether these bytes are the key with that number, which must be below SCENE_NUMBERS */
-                   size_t bytes);
+/* Returns whether these bytes are the key with that number. The number must be below SCENE_NUMBERS. */
+bool scene_has_key(const scene *s, unsigned number, const void *key, size_t bytes);
 size_t scene_value(const scene *s, unsigned number, unsigned version, char value[SCENE_VALUE_MAX]);
 /* returns whether scene_make deletes the key with this number after inserting it */
 bool scene_is_deleted(unsigned number);

@@ -336,10 +336,8 @@ TEST(sessions_that_wait_for_each_other_are_closed_together) {
         far_session *s;
         assert_int_equal(far_pool_open("local:2M?rtt=200us", &options, &pool), 0);
         assert_int_equal(far_session_open(pool, &s), 0);
-        atomic_store(&pool->team.unattended,
-                     /* The state is the same as after housekeeping has ended: tasks rely on other threads to run the
-                      * sessions. */
-                     false);
+        /* The state is the same as after housekeeping has ended: tasks rely on other threads to run the sessions. */
+        atomic_store(&pool->team.unattended, false);
         atomic_bool waker = false, waiter = false;
         far_session_enter(pool->team.own);
         assert_non_null(far_task_new(pool->team.own, FAR_STATS_OTHER, run_pinned, &waker));

@@ -203,7 +203,7 @@ TEST_WITH(an_interrupted_dump_keeps_the_old_file, fresh, remove_pool) {
         kill(r.pid, SIGINT);
         kill(r.pid, SIGCONT);
         caught = wait_for_end(&r) == -SIGINT && output_contains("err", "farindex: interrupted after");
-        if (!caught) /* the dump had finished before the signal */
+        if (!caught) /* The dump had finished before the signal, so the old file is written again for the next try. */
             works("echo old >dump", "");
     }
     assert_true(caught);

@@ -172,7 +172,7 @@ static recorded_run run_and_record_text(const far_torture *torture, uint64_t see
 /* Two runs of one seed print the same text and have the same trace. */
 TEST(a_seed_replays_to_the_byte) {
     far_torture torture = toy_settings("broken=lost_update");
-    /* with more operations in flight, the first failing seed has broken memory instead of a history to print */
+    /* With more operations in flight, the first failing seed damages memory, so it has no history to print. */
     torture.depth = 1;
     uint64_t seed = find_failing_seed(&torture);
     recorded_run first = run_and_record_text(&torture, seed), again = run_and_record_text(&torture, seed),

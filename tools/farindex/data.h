@@ -111,9 +111,8 @@ typedef struct cli_header { /* the header of an index in a dump: all that is nee
 } cli_header;
 
 void cli_header_print(FILE *file, cli_format format, const cli_header *header);
-const char *cli_header_parse(const char *text, size_t length,
-                             /* Parses lines of a header into *header. Returns NULL, or a description of the error. */
-                             cli_header *header);
+/* Parses lines of a header into *header. Returns NULL, or a description of the error. */
+const char *cli_header_parse(const char *text, size_t length, cli_header *header);
 bool cli_header_begins(const char *text, size_t length); /* true if the text begins with the first line of a header */
 
 /* The names of all indexes of a pool. */

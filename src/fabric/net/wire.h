@@ -137,7 +137,7 @@ typedef struct net_queue_pair_offer {
 } net_queue_pair_offer;
 
 typedef struct net_record {
-    uint64_t refuted; /* bits of pool/format/fabric_record.h, which the node only stores */
+    uint64_t refuted; /* bits of the pool's fabric record (pool/format/fabric_record.h); the node only stores them */
 } net_record;
 
 #define NET_NUMA_QUERY_MAX 256u
@@ -155,7 +155,7 @@ typedef struct net_state {
     char library[16];
     uint64_t bytes, pool, instance, restarts, started; /* `started` is in seconds since 1970 */
     uint32_t node, nodes, complete, threads;
-    uint64_t refuted; /* the bits that the last NET_RECORD has stored */
+    uint64_t refuted; /* the bits of the pool's fabric record, as the last NET_RECORD message has stored them */
     uint64_t sessions, connections, comes, cuts, batches, verbs, bytes_in, bytes_out, refused;
 } net_state;
 

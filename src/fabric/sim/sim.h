@@ -226,10 +226,9 @@ void far_sim_node_restart(far_sim_world *world, unsigned node);
 /* Returns the number of errors: verbs on free or reused memory, payloads that were changed while in flight, verbs that
  * took effect after their session was declared failed, and requests for impossible orders. */
 uint64_t far_sim_watch_errors(const far_sim_world *world);
-const char *far_sim_watch_error(const far_sim_world *world,
-                                /* returns the text of the error with index `nth`, 0 = the first; NULL if the text was
-                                 * not stored */
-                                unsigned nth);
+/* Returns the text of the error with index `nth`, where 0 is the first error. Returns NULL if the text was not stored.
+ */
+const char *far_sim_watch_error(const far_sim_world *world, unsigned nth);
 
 void far_sim_trace_dump(const far_sim_world *world, FILE *file); /* prints the last 4096 events */
 void far_sim_trace_to(far_sim_world *world, FILE *file); /* prints each event from now on to the file; NULL ends it */

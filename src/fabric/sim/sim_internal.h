@@ -380,7 +380,7 @@ void *sim_allocate(size_t bytes); /* returns zeroed memory; aborts the process w
 extern const far_host_ops sim_host_ops;
 void sim_clients_free(far_sim_world *world);
 far_sim_client *sim_client_new(sim_node *node, const char *name, void (*run)(void *arg), void *arg, bool background);
-void sim_client_resume(far_sim_client *client); /* called by the event loop */
+void sim_client_resume(far_sim_client *client); /* runs the client until it waits again; called by the event loop */
 bool sim_client_may_run(const far_sim_client *client);
 void sim_client_wake(far_sim_client *client, uint64_t time);
 /* schedules the clients that earlier runs left out and the present run includes */

@@ -304,10 +304,9 @@ int chime_split_leaf(chime_op *op, chime_node *n, const uint64_t *value, bool ea
     chime_note_own_split(op, n->ptr, &s->fence, s->made);
     if (st->cache && op->path[1])
         chime_cache_add_child(st->cache, st, op->path[1], &s->fence, s->made);
-    if (!chime_add_pivot_in_background(
-            /* No task could be started, so the operation itself inserts the pivot after it has left the latch of the
-             * leaf. */
-            op, 1, s->made)) {
+    if (!chime_add_pivot_in_background(op, 1, s->made)) {
+        /* No task could be started, so the operation itself inserts the pivot after it has left the latch of the leaf.
+         */
         op->help_node = s->made;
         op->help_level = 0;
     }

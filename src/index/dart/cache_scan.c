@@ -194,9 +194,8 @@ static void collect_below(far_task *t, dart_cache *cache, dart_read_ahead *ahead
                 return;
             /* the child itself was counted as one leaf when its parent was added */
             ahead->expected_leaves -= ahead->expected_leaves > 0;
-            add_node(ahead, &child,
-                     /* At the start of the range, most children may be before the first wanted key. */
-                     begins == 0 ? 1 : dart_expected_children(child.type));
+            /* At the start of the range, most children may be before the first wanted key. */
+            add_node(ahead, &child, begins == 0 ? 1 : dart_expected_children(child.type));
             if (level < LEVELS_MAX)
                 collect_below(t, cache, ahead, &child, begins == 0 ? from : NULL, ends == 0 ? to : NULL, level + 1);
         }

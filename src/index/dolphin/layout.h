@@ -227,7 +227,7 @@ static inline uint64_t dolphin_lock_owner(uint64_t lock) {
 }
 
 
-/* The lock word that this node has while it is unlocked. */
+/* Returns the lock word that this node has while it is unlocked. */
 static inline uint64_t dolphin_unlocked_word(uint64_t entry) {
     return dolphin_entry_tag(entry) | DOLPHIN_LIVE;
 }

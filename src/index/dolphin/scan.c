@@ -109,9 +109,8 @@ static int emit_leaf(cursor *c, const dolphin_leaf *leaf, unsigned hi) {
  * need. */
 static unsigned choose_leaves(cursor *c, const dolphin_location *location, uint64_t entries[BATCH_MAX]) {
     dolphin_op *op = &c->op;
-    size_t usual = op->st->slots * 7 / 10 + 1,
-           /* On average, half of the first leaf is before the cursor. */
-        wanted = (c->pairs_wanted + usual / 2) / usual + 1;
+    /* On average, half of the first leaf is before the cursor. */
+    size_t usual = op->st->slots * 7 / 10 + 1, wanted = (c->pairs_wanted + usual / 2) / usual + 1;
     unsigned most = wanted < op->st->scan_batch ? (unsigned)wanted : op->st->scan_batch, count = 1;
     dolphin_cache_hit hit = {0};
     entries[0] = location->entry;

@@ -61,10 +61,9 @@ static uint64_t max_steps(const shard_state *st, const shard_partition *part) {
  * the session is lost. */
 int shard_finish_doubling(far_task *t, far_index *index, shard_partition *part) {
     uint64_t steps = max_steps(shard_state_of(index), part);
-    far_wait_for_posted(
-        /* waits for posted WRITEs while the operation still has its pin, because the segment in which such a WRITE
-         * frees a lock may be retired when the pin ends */
-        t);
+    /* Wait for the posted WRITEs while the operation still has its pin. One of them may free a lock in a segment that
+     * is retired after the pin ends. */
+    far_wait_for_posted(t);
     for (unsigned failed = 0; failed < MAX_FAILED_STEPS && steps > 0; steps--) {
         int trips = ALL_TRIPS, did, err;
         far_pin_drop(t);

@@ -153,7 +153,7 @@ static bool add_sample(shard_op *op) {
      * were added since the sample began. */
     uint64_t live = 1 + 2 * shard_count_live(st, op->main->w);
     uint64_t old = atomic_load_explicit(&op->part->sample, memory_order_relaxed), sum, seen;
-    do { /* samples from before the last doubling do not describe the current load */
+    do { /* Samples from before the last doubling do not describe the current load, so the sample begins again then. */
         sum = (old >> 56 == op->d ? old : (uint64_t)op->d << 56) + (1ull << 32 | live);
         seen = shard_bits(sum, 32, 24);
     } while (!atomic_compare_exchange_weak_explicit(&op->part->sample, &old, seen < wanted ? sum : 0,

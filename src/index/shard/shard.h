@@ -301,9 +301,8 @@ static inline shard_state *shard_state_of(const far_index *index) {
 enum { SHARD_KNOWN_BITS = 57 };
 
 
-static inline uint64_t shard_cached_word(const _Atomic uint64_t *at,
-                                         /* returns 0 if the address is not cached for that directory */
-                                         unsigned directory) {
+/* Returns the cached word without its directory number, or 0 if the word was not read through this directory. */
+static inline uint64_t shard_cached_word(const _Atomic uint64_t *at, unsigned directory) {
     uint64_t word = atomic_load_explicit(at, memory_order_acquire);
     return word >> SHARD_KNOWN_BITS == directory % (1u << (64 - SHARD_KNOWN_BITS)) ? word & shard_mask(SHARD_KNOWN_BITS)
                                                                                    : 0;

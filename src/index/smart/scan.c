@@ -265,11 +265,10 @@ static int expand_nodes(smart_traversal *p, size_t ahead) {
             drop_item(p, at[i]);
             continue;
         }
+        /* The prefix of this node is a prefix of the key. With the node in the cache, the next scan can read ahead more
+         * objects. */
         if (where == 0 && item.on_path && p->reads_ahead && p->op.st->cache && !smart_was_read_ahead(p, item.word))
-            smart_cache_store_node(p->op.st->cache, p->op.key,
-                                   /* The prefix of this node is a prefix of the key. With the node in the cache, the
-                                    * next scan can read ahead more objects. */
-                                   node);
+            smart_cache_store_node(p->op.st->cache, p->op.key, node);
         int found = item.found;
         if ((err = visit_node(p, &item, node)) < 0 ||
             (p->each_node_once && where > 0 && (err = note_found_node(p, node, item.found, &found)) < 0))

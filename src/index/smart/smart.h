@@ -329,7 +329,8 @@ static inline uint64_t smart_stripe_bytes(unsigned stripes) {
 }
 
 
-/* Functions that return int return an error (less than 0) or a result (0 or more). The results are: */
+/* Functions that return int return an error (less than 0) or a result (0 or more). The following enumerations list the
+ * results. */
 
 /* Results of functions that change the tree. */
 enum {

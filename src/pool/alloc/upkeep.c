@@ -135,10 +135,9 @@ static int tick_with_pin(far_task *t) {
         far_session_owned_free_closed(s);
         far_reclaim_all(t);
     }
-    int more = 0,
-        /* the new request may come from a client that waits until an index is not open any more, so damaged words of
-         * the table of open indexes are repaired now */
-        err = new_request ? far_open_table_repair_words(t) : 0;
+    /* A new request may come from a client that waits until an index is not open any more, so damaged words of the
+     * table of open indexes are repaired now. */
+    int more = 0, err = new_request ? far_open_table_repair_words(t) : 0;
     if (err == 0)
         err = far_returns_flush(t);
     if (err == 0 && has_block_work(s)) {

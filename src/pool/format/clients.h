@@ -108,9 +108,9 @@ int far_client_confirm_failed(far_task *t, unsigned id, unsigned generation);
  * caller's progress detector keeps running; far_holder_confirm_failed explains why. */
 int far_client_confirm_failed_pinned(far_task *t, unsigned id, unsigned generation);
 
-int far_clients_check_liveness(
-    /* checks the liveness of all sessions that are registered as live; fences and marks those that failed */
-    far_task *t);
+/* Checks the liveness of all sessions that are registered as live. Fences those that have failed, and marks them as
+ * failed. */
+int far_clients_check_liveness(far_task *t);
 int far_clients_live(far_task *t, unsigned *count); /* counts the sessions that are registered as live */
 
 /* Calls `each` for every entry that was ever used, in ascending order of ids, with the content that a READ returned

@@ -97,9 +97,7 @@ typedef struct far_suspects {
 
 struct far_report;
 void far_suspects_add(far_suspects *all, far_addr at, uint64_t word, uint64_t owner);
-int far_suspects_check(far_task *t, far_suspects *all,
-                       /* Examines all suspects and removes them from the list. Reports each abandoned lock as a
-                        * problem. */
-                       struct far_report *report);
+/* Examines all suspects and removes them from the list. Reports each abandoned lock as a problem. */
+int far_suspects_check(far_task *t, far_suspects *all, struct far_report *report);
 
 #endif

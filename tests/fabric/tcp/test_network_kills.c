@@ -219,9 +219,8 @@ TEST(a_forked_child_has_no_session) {
     guest c;
     int hold[2];
     start_cluster(&k, 2, false, "");
-    assert_ok(
-        /* The guest creates the index and leaves, so that this process has no threads when it forks. */
-        guest_enter(&c, k.uri, kind));
+    /* The guest creates the index and leaves, so that this process has no threads when it forks. */
+    assert_ok(guest_enter(&c, k.uri, kind));
     guest_leave(&c);
     assert_int_equal(pipe(hold), 0);
     pid_t parent = fork();

@@ -188,9 +188,8 @@ EST_RACE(A8d_replaced_node_of_a_cached_entry) {
     far_session_stats_of(s.b.session, FAR_OP_GET, &before);
     expect_get(&s.b, "abc", "abc");
     far_session_stats_of(s.b.session, FAR_OP_GET, &after);
-    assert_in_range(after.round_trips - before.round_trips, 3,
-                    /* the READs are: the old node (unless its entry is too old), the table, the new node, the leaf */
-                    4);
+    /* The READs are: the old node (unless its entry is too old), the table, the new node, the leaf. */
+    assert_in_range(after.round_trips - before.round_trips, 3, 4);
     expect_sound(&s, &s.b);
     tear_down(&s);
 }

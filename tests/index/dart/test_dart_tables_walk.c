@@ -426,8 +426,8 @@ TEST(damaged_words_are_found) {
 
 /* ---- Dropping ---- */
 
-/* Bytes in use when no retired object is left. Polls until they are at most `limit`, because the memory of a dropped
- * index is freed by later ticks of housekeeping; fails if that does not happen within very many polls. */
+/* Returns the bytes in use when no retired object remains. Polls until they are at most `limit`, because later ticks of
+ * housekeeping free the memory of a dropped index. Fails if a large number of polls is not enough. */
 static uint64_t wait_for_usage(far_session *s, far_pool *pool, uint64_t limit) {
     far_pool_usage usage;
     unsigned polls = 0;

@@ -111,9 +111,9 @@ TEST(spear_words_add_up) {
                     dolphin_ticket(inside) == i % 1000);
     }
     assert_true(spear + DOLPHIN_ENTER + DOLPHIN_FROZEN + DOLPHIN_EXIT == (spear | DOLPHIN_FROZEN));
+    /* `next` activates the next incarnation, here when the tag wraps around. */
     uint64_t old = (spear | DOLPHIN_FROZEN) + 70 * (DOLPHIN_TICKET + 999 * DOLPHIN_SUM),
-             /* activation of the next incarnation, here when the tag wraps around */
-        next = dolphin_tag_after(old) | DOLPHIN_LIVE;
+             next = dolphin_tag_after(old) | DOLPHIN_LIVE;
     uint64_t born = old + 3 * DOLPHIN_ENTER + (next - (old & ~DOLPHIN_COUNT_MASK));
     assert_true(born == (next | 3 * DOLPHIN_ENTER) && dolphin_tag(born) == 0 && dolphin_writer_count(born) == 3);
 }

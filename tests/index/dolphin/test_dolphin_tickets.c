@@ -185,10 +185,9 @@ TEST_WITH(tickets_beyond_the_slots_are_returned, inserts_by_ticket, NULL) {
     assert_true(word_returns_to(spear, with_one));
     start_and_assert_waiting(c, FAR_OP_PUT, "ne", V2);
     assert_true(word_returns_to(spear, with_one));
-    far_sim_resume(
-        /* All clients run, because a waiting client may be counted as a writer for a moment, and A waits for such
-         * writers. */
-        a->client);
+    /* All clients run, because a waiting client may be counted as a writer for a moment, and A waits for such writers.
+     */
+    far_sim_resume(a->client);
     assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
     assert_true(keys_have_value(b, "nc nd ne", V2) && keys_have_value(c, "na nb", V1));
     stage_close(&s);

@@ -91,10 +91,9 @@ static void service_goes_on(const char *options, const char *stop_at) {
         clients[i].sim = far_sim_start(clients[i].node->pool->fabric, "client", load_keys, &clients[i]);
     last_completion = far_sim_now(world);
     longest_gap = 0;
-    far_sim_stop_before(clients[9].sim,
-                        /* a client of node 1 stops forever, without a lock */
-                        (far_sim_match){.point = stop_at, .nth = 300});
-    for (unsigned i = 2; i < CLIENTS; i += NODES) /* node 2 fails during a split */
+    /* A client of compute node 1 stops forever, without a lock. */
+    far_sim_stop_before(clients[9].sim, (far_sim_match){.point = stop_at, .nth = 300});
+    for (unsigned i = 2; i < CLIENTS; i += NODES) /* Compute node 2 fails during a split. */
         far_sim_kill_at(clients[i].sim, (far_sim_match){.point = "shard:write_halves"}, 0);
     assert_int_equal(far_sim_run(world), FAR_SIM_STOPPED);
     assert_true(far_sim_killed(nodes[2].pool->fabric));

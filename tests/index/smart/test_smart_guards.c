@@ -275,7 +275,7 @@ TEST(record_of_another_leaf) {
 }
 
 
-/* The walk of a collection, and leaked memory. */
+/* ---- The walk of a collection, and leaked memory ---- */
 
 /* A fails after it has replaced a leaf, while the slot still names the old one. The walk of a collection must report
  * both leaves (walk_chain in check.c). Fails if it reports only the first: the collection frees the leaf of the key. */

@@ -336,7 +336,7 @@ TEST(a_frozen_node_above_an_empty_one_is_replaced_first) {
 }
 
 
-/* Many clients insert into one list. */
+/* ---- Many clients insert into one list ---- */
 
 /* Before each of A's CASes that would bind the frontier (the first unbound slot) of a list, B binds that slot; this
  * happens `times` times. With `full`, there is no memory for a DIR node. */

@@ -331,9 +331,8 @@ TEST_WITH(a_handle_that_was_declared_failed_gets_no_new_sessions, new_world, NUL
     write_client_entry(&n, 1, (far_client){.word = far_client_pack(FAR_CLIENT_FENCED, 1, 1)});
     assert_int_equal(open_user(&n, 0), FAR_ERR_FENCED);
     assert_int_equal(far_client_state_of(read_client_entry(&n, 2).word), FAR_CLIENT_FREE);
-    write_client_entry(&n, 1,
-                       /* the entry was freed by a collection and the id was issued to another handle */
-                       (far_client){.word = far_client_pack(FAR_CLIENT_LIVE, 2, 1)});
+    /* Meanwhile a collection freed the entry, and the id was issued to another handle. */
+    write_client_entry(&n, 1, (far_client){.word = far_client_pack(FAR_CLIENT_LIVE, 2, 1)});
     assert_int_equal(open_user(&n, 1), FAR_ERR_FENCED);
     end_node(&n);
 }

@@ -186,10 +186,8 @@ TEST(an_object_unlinked_during_the_walk_is_not_reused_early) {
     start(collector, "sweeper", sweep_main);
     stop_at_point(collector, "collect:mark_phase");
     start(reader, "reader", get_one);
-    far_sim_stop_before(
-        reader->client,
-        /* the reader has read the bucket's address from the slot */
-        (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .label = "get"});
+    /* At this READ the reader has already read the bucket's address from the slot. */
+    far_sim_stop_before(reader->client, (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .label = "get"});
     assert_int_equal(far_sim_run_client(reader->client), FAR_SIM_STOPPED);
     start(writer, "writer", put_one);
     assert_int_equal(far_sim_run_client(writer->client), FAR_SIM_ENDED);

@@ -312,9 +312,8 @@ static void assert_damaged_stamp_is_harmless(unsigned seed, uint64_t (*damage)(c
     assert_false(far_stamp_is_sound(g, id, *stamp));
     adopt_by_use(&r, adopter, gone->object);
     const far_owned_block *held = far_owned_block_at(adopter->pool->store, far_block_base(g, id));
-    assert_true(
-        /* The stamp must be newer than every collection that the last owner may have observed. */
-        far_number_is_newer(held->stamp, adopter->pool->store->collection));
+    /* The stamp must be newer than every collection that the last owner may have observed. */
+    assert_true(far_number_is_newer(held->stamp, adopter->pool->store->collection));
     use_all_free_memory(&r, adopter);
     assert_many(collector, "o");
     for (unsigned i = 0; i < 2; i++)

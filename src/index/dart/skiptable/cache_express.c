@@ -112,7 +112,8 @@ static __attribute__((noinline)) dart_chunk *fill_and_lock(dart_cache *cache, da
         chunk->words = words;
         return chunk;
     }
-    bool there = chunk->words != NULL; /* another task has allocated the words first, or there was no memory */
+    /* true if another task has allocated the words first; false if there was no memory */
+    bool there = chunk->words != NULL;
     if (!there)
         far_spin_unlock(&chunk->lock);
     free(words);

@@ -78,10 +78,9 @@ static int place_in_overflow(shard_op *op, uint64_t word) {
     shard_overflow *o = far_scratch(op->t, sizeof(*o));
     if (!o)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
-    int err = shard_make_overflow_tables(op->t, op->index, op->part,
-                                         /* The bucket may have had a free slot before it was locked. Then the tables
-                                          * were not made before, so they are made now. */
-                                         op->d);
+    /* The bucket may have had a free slot before it was locked. Then the tables were not made before, so they are made
+     * now. */
+    int err = shard_make_overflow_tables(op->t, op->index, op->part, op->d);
     if (err < 0)
         return err;
     if ((err = shard_add_overflow_reads(op, op->d, o)) == 1)
