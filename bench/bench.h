@@ -61,15 +61,17 @@ typedef struct bench_config {
 
     far_keyset *keys;
     uint64_t records;
-    /* operations of a workload; 0 if not given: then bench_ops() computes a number, and time_limit may end a workload
-     */
+    /* Number of operations of a workload, or 0 if it is not given. Then bench_ops() computes a number, and time_limit
+     * may end a workload. */
     uint64_t ops;
-    /* operations before measuring; UINT64_MAX if not given: then each workload warms up until its costs are steady */
+    /* Number of operations before measuring, or UINT64_MAX if it is not given. Then each workload warms up until its
+     * costs are steady. */
     uint64_t warmup;
     uint64_t time_limit; /* longest time of a workload in ns, by the clock of its clients; 0 for no limit */
-    uint64_t duration;   /* ns for a workload, from --duration; nothing else ends the workload then; 0 if not given */
-    /* operations per second that arrive over all clients, whether or not the clients keep up; 0: each client starts an
-     * operation when the last one has ended */
+    /* duration of a workload in ns (--duration), which then ends only by this time; 0 if not given */
+    uint64_t duration;
+    /* Number of operations per second that arrive over all clients, whether or not the clients keep up. 0 means that
+     * each client starts an operation when the previous one has ended. */
     uint64_t rate;
     uint64_t interval;     /* ns of each interval of the time series; 0 for no time series */
     uint64_t load_clients; /* number of clients that run the load; 0 for all */

@@ -25,7 +25,7 @@ typedef struct far_explore {
         second;
     far_explore_step survive; /* runs after the kills; checks the index and continues to work */
     unsigned stride;          /* the second client is killed at every stride-th verb; 0 and 1: at each verb */
-    bool every_unit;          /* also kill in each WRITE after each tearing granule */
+    bool every_unit;          /* also kill the client after each tearing granule of each WRITE */
     /* Explore only one kill for each state of the memory. Kills at READs are skipped, because a READ changes nothing.
      * The state before a change is not explored again if it was explored as the state after the previous change. */
     bool changes_only;

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 void *far_verify_alloc(size_t size);              /* returns zeroed memory; size 0 is allowed */
-void *far_verify_grow(void *memory, size_t size); /* like realloc; the added bytes are not zeroed */
+void *far_verify_grow(void *memory, size_t size); /* resizes memory like realloc; the added bytes are not zeroed */
 
 /* An arena is memory that is freed all at once. {NULL, 0, 0} is an empty arena. */
 typedef struct far_verify_arena {

@@ -12,7 +12,8 @@ atomic_bool far_is_simulated;
 static const struct {
     const char *prefix;
     int (*open)(const char *rest, far_fabric **fabric);
-    /* like `open`, but creates no memory that would outlive the process; NULL: `open` creates no such memory either */
+    /* Opens a pool like `open`, but creates no memory that would outlive the process. NULL if `open` creates no such
+     * memory either. */
     int (*open_existing)(const char *rest, far_fabric **fabric);
 } fabrics[] = {
     {"local:", far_local_open, NULL},

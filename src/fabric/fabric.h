@@ -134,11 +134,11 @@ typedef struct far_conn {
 /* Control messages: requests to the memory nodes about the liveness of a session. They are used on fabrics where such a
  * request needs a round trip. The structure belongs to the fabric while the message is pending. */
 typedef enum far_control_kind {
-    /* the same request as the operation `claim` of far_fabric_ops; id 0 releases the id that the connection holds */
+    /* Requests what the operation `claim` of far_fabric_ops does. id 0 releases the id that the connection holds. */
     FAR_CONTROL_CLAIM,
-    FAR_CONTROL_HAS_FAILED,  /* the same request as the operation `has_failed` of far_fabric_ops */
-    FAR_CONTROL_EVICT, /* the same request as the operation `evict` of far_fabric_ops */
-    FAR_CONTROL_NAME,  /* reads the name of the session's process; the answer is always 0 */
+    FAR_CONTROL_HAS_FAILED, /* requests what the operation `has_failed` does */
+    FAR_CONTROL_EVICT,      /* requests what the operation `evict` does */
+    FAR_CONTROL_NAME,       /* reads the name of the session's process; the answer is always 0 */
 } far_control_kind;
 
 typedef struct far_control far_control;
@@ -181,10 +181,10 @@ typedef struct far_fabric_ops {
      * registry of the pool. id 0 releases the current pair. Returns FAR_ERR_BUSY while another connection holds the id.
      */
     int (*claim)(far_conn *conn, unsigned id, unsigned generation);
-    /* Starts a control message, on fabrics where `claim`, `has_failed` and `evict` need round trips; those three
+    /* Starts a control message, on fabrics where `claim`, `has_failed` and `evict` need round trips. Those three
      * operations are NULL on such a fabric. `ask` never blocks. All messages that are submitted before the next poll
-     * are sent together. The answer is negative only if this connection is lost. NULL: this fabric has no control
-     * messages, and `claim`, `has_failed` and `evict` answer at once. */
+     * are sent together. The answer is negative only if this connection is lost. `ask` is NULL on a fabric without
+     * control messages, where `claim`, `has_failed` and `evict` answer at once. */
     void (*ask)(far_conn *conn, far_control *question);
     /* Posts a batch. It never blocks. A fabric may run the verbs before it returns; then `batch->pending` is false on
      * return and `done` is not called. */

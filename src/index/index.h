@@ -30,14 +30,14 @@ int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value);
 int far_keys_give(far_keys *keys, far_bytes key);
 int far_keys_throttle(far_task *t, far_keys *keys);
 
-/* Spawns a background task like far_spawn, for work on an index. The index stays open until the task ends. Returns false
- * if there are too many tasks; then the caller does the work itself, or omits it. */
+/* Spawns a background task like far_spawn, for work on an index. The index stays open until the task ends. Returns
+ * false if there are too many tasks; then the caller does the work itself, or omits it. */
 bool far_index_spawn(far_task *t, far_index *index, void (*run)(far_task *t, far_index *index, void *arg),
                      const void *arg, size_t bytes);
 
 /* All kinds of this build, NULL-terminated. The toy map is the first one. */
 extern const far_index_kind *const far_index_kinds[];
 const far_index_kind *far_index_kind_named(const char *name);
-bool far_index_kind_shown(const far_index_kind *kind); /* whether far_kinds lists the kind */
+bool far_index_kind_shown(const far_index_kind *kind); /* returns whether far_kinds lists the kind */
 
 #endif

@@ -33,7 +33,7 @@ far_session *far_session_list_next(far_session_list *team, far_session *previous
 /* Runs the ready tasks of all sessions that no thread is inside of. Never waits. Returns true if a session is still
  * active. */
 bool far_session_list_drive(far_session_list *team);
-/* like far_session_list_drive, but without the system session */
+/* like far_session_list_drive, but does not run the tasks of the system session */
 bool far_session_list_drive_users(far_session_list *team);
 
 /* Returns true if there is no housekeeping thread, or if it has ended because the handle is being closed. A task that

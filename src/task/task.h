@@ -29,7 +29,7 @@ typedef struct far_task far_task;
  * the verb has completed. Addresses are checked when the batch is posted. If an address is outside the pool, far_wait
  * or far_post returns FAR_ERR_CORRUPT and posts no verb of the batch. */
 void far_read(far_task *t, far_addr addr, void *to, size_t bytes);
-/* like far_read, followed by far_mark(t, flags) */
+/* adds a READ like far_read, and marks it like far_mark(t, flags) */
 void far_read_marked(far_task *t, far_addr addr, void *to, size_t bytes, unsigned flags);
 void far_write(far_task *t, far_addr addr, const void *from, size_t bytes);
 /* *old receives the word that the CAS found; old may be NULL */

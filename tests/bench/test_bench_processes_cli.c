@@ -184,7 +184,8 @@ TEST_WITH(lmdb_is_compared_if_the_build_has_it, name_pool, remove_pool) {
 }
 
 
-/* The same with Redis, with one operation in flight and with many. The index is on a memory node's daemon. */
+/* --against redis adds rows for Redis and ratios of the index to Redis, with one operation in flight and with many. The
+ * index is on a memory node's daemon. */
 TEST_WITH(redis_is_compared_if_the_build_has_it, name_pool, remove_pool) {
     for (unsigned depth = 1; depth <= 16; depth *= 16) {
         char arguments[512], out[1 << 20];
@@ -211,7 +212,8 @@ TEST_WITH(redis_is_compared_if_the_build_has_it, name_pool, remove_pool) {
 }
 
 
-/* The same with the hash tables of one process. */
+/* --against tkrzw and --against kyotocabinet add rows for the hash tables of these libraries, which work in one
+ * process. */
 TEST_WITH(hash_tables_are_compared_if_the_build_has_them, name_pool, remove_pool) {
     static const char *const names[][3] = {{"tkrzw", "tkrzw_ratio", "no tkrzw"},
                                            {"kyotocabinet", "kyotocabinet_ratio", "no Kyoto Cabinet"}};

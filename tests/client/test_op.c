@@ -125,7 +125,7 @@ TEST(submitted_operations_explain_a_full_pool_too) {
     assert_int_equal(far_session_open(g.pool, &g.session), 0);
     assert_int_equal(far_index_create(g.session, "map", "dart", NULL, &g.index), 0);
     put_until_full(&g, 'a', 500);
-    g.pool->next_full_look = UINT64_MAX; /* as if another operation were measuring the pool */
+    g.pool->next_full_look = UINT64_MAX; /* looks as if another operation were measuring the pool */
     g.pool->full_usage = (far_pool_usage){0};
     for (int i = 0; i < FULL; i++) {
         snprintf(keys[i], sizeof(keys[i]), "new-%d", i);

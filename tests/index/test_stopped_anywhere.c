@@ -130,7 +130,7 @@ static unsigned key_number(const call *c, unsigned working) {
 }
 
 
-/* Whether A works on the same key, so that the result of the call is not determined. */
+/* Returns whether A works on the same key, so that the result of the call is not determined. */
 static bool key_is_shared(const call *c) {
     return c->near_a && c->number == 0;
 }

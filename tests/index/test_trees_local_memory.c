@@ -107,7 +107,7 @@ static void open_kind(const char *kind) {
     char uri[WORLD_URI], key[16];
     world_uri(uri, "seed=1,size=32M,faults=none");
     options.rdwc = -1;
-    options.no_thread = 1; /* so that no other thread allocates memory */
+    options.no_thread = 1; /* no other thread may allocate memory */
     world = world_join(uri, &options, &pool, &session);
     assert_int_equal(far_index_create(session, "map", kind, "max_key=4095", &map), 0);
     memset(value, 'v', sizeof(value));

@@ -201,7 +201,8 @@ static int read_two_words(far_task *t, void *arg) {
 }
 
 
-/* The same where verbs are executed directly. */
+/* On a fabric that executes verbs directly and does not keep the order of READs, each READ of a memory node counts as
+ * one round trip. */
 TEST_WITH(reads_without_order_are_trips_at_once_too, set_up_unordered, tear_down) {
     ground *g = *state;
     assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, read_two_words, NULL), 0);

@@ -215,7 +215,8 @@ TEST_WITH(an_index_without_order_is_dumped_whole_while_it_grows, fresh, remove_p
 }
 
 
-/* The same for an index with keys and values of any size, which it stores outside of its slots. */
+/* The dump of a growing index of kind shard contains all pairs of any size that existed before. The index stores such
+ * pairs outside of its slots. */
 TEST_WITH(an_index_with_values_of_any_size_is_dumped_whole, fresh, remove_pool) {
     dump_while_it_grows("max_key=256");
 }

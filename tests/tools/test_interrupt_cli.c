@@ -159,7 +159,7 @@ TEST_WITH(a_binary_load_is_interrupted_between_pairs, fresh, remove_pool) {
 TEST_WITH(an_ignored_signal_stays_ignored, fresh, remove_pool) {
     works("farindex create i dart", "");
     struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
-    sigaction(SIGHUP, &ignore, &before); /* as nohup ignores it */
+    sigaction(SIGHUP, &ignore, &before); /* nohup ignores the signal in the same way */
     running r = start_command("load i");
     sigaction(SIGHUP, &before, NULL);
     write_input(&r, "a\t1\n");
@@ -299,7 +299,8 @@ TEST_WITH(an_interrupted_bench_drops_its_index, fresh, remove_pool) {
 }
 
 
-/* The same for a benchmark with three processes, which the parent process must end. */
+/* An interrupted benchmark with three processes drops its index and leaves the pool without problems. The parent
+ * process must end the other processes. */
 TEST_WITH(an_interrupted_bench_with_processes_drops_its_index, fresh, remove_pool) {
     interrupt_bench("--processes 3 --index dart --records 1000 --ops 1000000000000 --workload c", "bench-dart");
 }
@@ -334,7 +335,7 @@ TEST_WITH(an_interrupted_bench_removes_its_own_pool, fresh, remove_pool) {
     char own[64];
     running r = start_command("bench --processes 2 --index dart --records 1000 --ops 1000000000000 --workload c");
     snprintf(own, sizeof(own), "/dev/shm/farindex-bench-%d", (int)r.pid);
-    while (access(own, F_OK) != 0 || !has_children(&r, 2)) /* until the processes of the benchmark are running */
+    while (access(own, F_OK) != 0 || !has_children(&r, 2)) /* wait until the processes of the benchmark are running */
         usleep(1000);
     assert_int_equal(kill(r.pid, SIGTERM), 0);
     assert_int_equal(wait_for_end(&r), -SIGTERM);

@@ -79,7 +79,7 @@ TEST(get_sees_the_last_value_written) {
     assert_legal(PUT(1, 2, "a"), GET(3, 4, "a"), PUT(5, 6, "b"), GET(7, 8, "b"));
     assert_illegal(PUT(1, 2, "a"), PUT(3, 4, "b"), GET(5, 6, "a")); /* a stale value */
     assert_legal(PUT(1, 2, "a"), PUT(3, 9, "b"), GET(5, 6, "a"));   /* a concurrent put: the old value is allowed */
-    assert_legal(PUT(1, 2, "a"), PUT(3, 9, "b"), GET(5, 6, "b"));   /* and so is the new value */
+    assert_legal(PUT(1, 2, "a"), PUT(3, 9, "b"), GET(5, 6, "b")); /* a concurrent put: the new value is allowed, too */
     assert_illegal(PUT(1, 2, "a"), GET(3, 4, NULL));
     assert_legal(PUT(1, 2, ""), GET(3, 4, ""), PUT(5, 6, "a"), PUT(7, 8, ""), GET(9, 10, ""));
 }
@@ -165,7 +165,7 @@ TEST(cut_write_happens_late_or_never) {
     assert_legal(PUT(1, 2, "a"), PUT(3, CUT, "b"), GET(4, 5, "b"));
     assert_legal(PUT(1, 2, "a"), PUT(3, CUT, "b"), GET(100, 101, "a"), GET(200, 201, "b"));
     assert_legal(PUT(1, 2, "a"), PUT(3, CUT, "b"), PUT(4, 5, "c"), GET(6, 7, "c"), GET(8, 9, "b"));
-    assert_illegal(PUT(3, CUT, "b"), GET(1, 2, "b")); /* but not before its begin */
+    assert_illegal(PUT(3, CUT, "b"), GET(1, 2, "b")); /* a write cannot take effect before its begin */
     assert_legal(PUT(1, 2, "a"), DELETE(3, CUT, 0), GET(4, 5, "a"), GET(6, 7, NULL));
     assert_legal(INSERT(1, CUT, "a", 0), INSERT(2, 3, "b", EXISTS));
     assert_legal(INSERT(1, CUT, "a", 0), INSERT(2, 3, "b", 0));

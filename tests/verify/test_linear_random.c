@@ -241,7 +241,7 @@ TEST(same_verdict_as_trying_all_orders_when_values_differ) {
 }
 
 
-/* The same with repeated values. */
+/* On random histories with repeated values the checker agrees with one that tries all orders. */
 TEST(same_verdict_as_trying_all_orders_when_values_repeat) {
     compare_with_obvious(2, 30000);
     compare_with_obvious(3, 30000);

@@ -39,7 +39,8 @@ TEST(the_toy_map_passes_with_all_faults) {
 }
 
 
-/* The same with locks, several operations in flight, granules of 8 bytes and no masked CAS. */
+/* Torture finds no error in the toy map with locks, several operations in flight, granules of 8 bytes and no masked
+ * CAS. */
 TEST(the_toy_map_passes_with_locks_depth_and_small_granules) {
     far_torture torture = toy_settings("locks=on");
     torture.depth = 6;
@@ -50,7 +51,7 @@ TEST(the_toy_map_passes_with_locks_depth_and_small_granules) {
 }
 
 
-/* The same in a pool in which allocations fail. */
+/* Torture finds no error in the toy map in a pool in which allocations fail. */
 TEST(the_toy_map_passes_in_a_nearly_full_pool) {
     far_torture torture = toy_settings("slots=16");
     torture.pool_bytes = 4 << 20;

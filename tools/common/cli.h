@@ -78,9 +78,9 @@ void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_progress(double done, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void cli_progress_end(void);      /* removes the line, and ends cli_progress_watch */
 bool cli_progress_is_shown(void); /* true if stderr is a terminal, so that progress lines can appear */
-/* Shows progress while one long library call runs that has no callback: until cli_progress_end(), a thread rewrites the
- * line with the number of bytes that the session has read so far. `bytes` is the expected total, or 0 if it is unknown.
- */
+/* Shows progress during one long library call without a callback. Until cli_progress_end() is called, a thread rewrites
+ * the line with the number of bytes that the session has read so far. `bytes` is the expected total, or 0 if it is
+ * unknown. */
 void cli_progress_watch(const char *what, const far_session *session, uint64_t bytes);
 
 /* ---- Signals ---- */
@@ -88,8 +88,9 @@ void cli_progress_watch(const char *what, const far_session *session, uint64_t b
 /* After this call the first interrupt only sets the value that cli_interrupted() returns: the number of the signal, or
  * 0 before any. A second interrupt ends the process. */
 void cli_catch_interrupts(void);
-/* The same for a command that needs no cleaning up except closing its pool. A running library call cannot be cancelled,
- * so the process is ended if the command does not finish within some seconds after the signal. */
+/* Catches interrupts like cli_catch_interrupts, for a command that needs no cleaning up except closing its pool. A
+ * running library call cannot be cancelled, so the process is ended if the command does not finish within some seconds
+ * after the signal. */
 void cli_catch_briefly(void);
 int cli_interrupted(void);
 void cli_forget_interrupt(void); /* called by the shell when the interrupted command has ended */

@@ -45,7 +45,8 @@ void cli_json_set_bool(json_t *object, const char *name, bool value);
 /* Prints the value on one line without blanks, followed by a newline. Characters beyond ASCII are printed as \uNNNN.
  * Real numbers have six significant digits. */
 void cli_json_print(FILE *file, json_t *value);
-void cli_json_print_utf8(FILE *file, json_t *value); /* the same, but characters beyond ASCII are printed as UTF-8 */
+/* like cli_json_print, but prints characters beyond ASCII as UTF-8 */
+void cli_json_print_utf8(FILE *file, json_t *value);
 
 /* An array that is printed item by item, so that it never needs to fit into memory. Each item is on a line of its own.
  * A list starts as {.file = file}. cli_json_list_begin prints the opening bracket; cli_json_list_add calls it if the

@@ -41,7 +41,7 @@ static int report_failure(void) {
 
 
 static net_tls_config make_tls_config(const serve_options *o) {
-    /* as in a URI, an explicit choice hides the environment variable */
+    /* An option for TLS or --insecure is an explicit choice. It hides the environment variable, as it does in a URI. */
     bool is_explicit = o->cert || o->key || o->ca || o->insecure;
     const char *secret = o->secret ? o->secret : is_explicit ? NULL : getenv("FARINDEX_SECRET");
     return (net_tls_config){secret && *secret ? secret : NULL, o->cert, o->key, o->ca};

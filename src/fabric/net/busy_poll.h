@@ -39,7 +39,7 @@
 typedef struct net_busy_poll {      /* state of the waits of one thread at a time; all zero at the beginning */
     uint64_t average_wait;          /* moving average of the length of waits in ns */
     uint64_t started_at, last_poll; /* start of the current wait, and time of the last poll, in ns */
-    uint64_t paused_until;          /* until this time waits do not poll */
+    uint64_t paused_until;          /* time in ns until which waits do not poll */
 } net_busy_poll;
 
 bool net_busy_poll_begin(net_busy_poll *busy_poll, uint64_t now);

@@ -401,7 +401,7 @@ extern const far_fabric_ops sim_fabric_ops, sim_fabric_ops_with_control;
 void sim_conns_free(far_sim_world *world);
 void sim_verb_arrive(far_sim_world *world, sim_verb *verb);
 void sim_verb_done(far_sim_world *world, sim_verb *verb);
-void sim_verb_free(far_sim_world *world, sim_verb *verb); /* also removes the verb from its lists */
+void sim_verb_free(far_sim_world *world, sim_verb *verb); /* removes the verb from its lists and frees it */
 void sim_post_complete(sim_post *post, int status);
 /* frees the connection if it is closed and none of its verbs or messages is under way */
 void sim_conn_free_if_unused(sim_conn *conn);

@@ -398,7 +398,8 @@ int dart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_
     if (result == FAR_ERR_FENCED || result == FAR_ERR_UNREACHABLE)
         return result;
     if (result != DART_WRITE_DONE) {
-        far_discard_batch(t); /* The leaf's WRITE was posted with the first READ, or was never posted. */
+        /* If the leaf's WRITE was not posted with the first READ, it is still in the batch and is discarded here. */
+        far_discard_batch(t);
         if (w.leaf)
             far_free(t, index, DART_TYPE_LEAF, w.leaf, w.leaf_bytes);
     } else if (w.old) {

@@ -39,8 +39,8 @@ static bool refill_magazine(far_memory *m, far_bin *bin, unsigned node) {
 }
 
 
-/* Whether the only object in this magazine is the session's last free object of a class that updates swap. That object
- * is reserved for updates, so that updates work in a full pool too. */
+/* Returns whether the only object in this magazine is the session's last free object of a class that updates swap. That
+ * object is reserved for updates, so that updates work in a full pool too. */
 static bool is_headroom(const far_memory *m, const far_bin *bin, unsigned node) {
     bool last = bin->magazine[node].count == 1 && far_class_is_swapped(bin->class);
     for (unsigned n = 0; last && n < memory_geometry(m)->nodes; n++)

@@ -69,7 +69,7 @@ void far_memory_close(far_session *s);
  * of the sweep phase. Returns 1 if there is more to do at once, 0 if not, or an error. It does nothing while the handle
  * is quiescent. */
 int far_memory_tick(struct far_task *t);
-/* Whether the registry entry does not contain the current amounts of memory yet. */
+/* Returns whether the registry entry does not contain the current amounts of memory yet. */
 bool far_memory_has_unpublished_usage(far_pool *pool);
 /* Prepares the handle for becoming quiescent, and returns whether it may, because it holds nothing that another handle
  * could have to wait for. */

@@ -205,7 +205,7 @@ static inline bool far_block_of(const far_geometry *g, far_addr addr, far_block_
 }
 
 
-/* Whether an object of that size at this address is aligned and entirely inside the blocks of its node. */
+/* Returns whether an object of that size at this address is aligned and entirely inside the blocks of its node. */
 static inline bool far_blocks_contain(const far_geometry *g, far_addr addr, uint64_t size) {
     unsigned node = far_addr_node(addr);
     if (addr % FAR_GRANULE != 0 || addr >> 48 != 0 || node >= g->nodes)

@@ -373,7 +373,7 @@ static bool take_released_from_magazine(far_store *s, far_class *class, uint64_t
 }
 
 
-/* Whether a slab of the block belongs to an index that is dropped or is still being created. */
+/* Returns whether a slab of the block belongs to an index that is dropped or is still being created. */
 static bool has_unlisted_slab(const far_owned_block *b, const far_catalog_view *view) {
     for (const far_slab *slab = far_slab_in(b, NULL); slab; slab = far_slab_in(b, slab))
         if (slab->class->uid != 0 && !far_catalog_find_uid(view, slab->class->uid))

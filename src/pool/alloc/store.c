@@ -168,8 +168,8 @@ far_addr far_slab_base(const far_store *s, const far_slab *slab) {
 
 far_slab *far_slab_at(const far_store *s, far_addr addr) {
     far_owned_block *b = far_owned_block_at(s, addr);
-    const far_geometry *g = store_geometry(s);
-    return !b ? NULL : b->slab[far_block_offset(g, addr) >> __builtin_ctzll(g->page_bytes)];
+    return !b ? NULL
+              : b->slab[far_block_offset(store_geometry(s), addr) >> __builtin_ctzll(store_geometry(s)->page_bytes)];
 }
 
 

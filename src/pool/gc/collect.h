@@ -37,9 +37,9 @@ static inline int far_walk_object(far_walk *walk, far_index *index, unsigned typ
 
 typedef enum {
     FAR_COLLECT_IN_BACKGROUND, /* runs in the background and leaves nine tenths of the processor's time to other work */
-    FAR_COLLECT_REPAIR, /* runs at full speed and waits until all owners have swept their blocks */
-    FAR_COLLECT_COUNT,  /* finds and counts leaked objects, but frees no object */
-    /* like FAR_COLLECT_REPAIR, for an operation that found no memory; ends if the epoch does not advance */
+    FAR_COLLECT_REPAIR,        /* runs at full speed and waits until all owners have swept their blocks */
+    FAR_COLLECT_COUNT,         /* finds and counts leaked objects, but frees no object */
+    /* repairs like FAR_COLLECT_REPAIR, for an operation that found no memory; ends if the epoch does not advance */
     FAR_COLLECT_OUT_OF_MEMORY,
 } far_collect_mode;
 

@@ -100,7 +100,7 @@ TEST(the_map_is_read_without_writing) {
     far_sim_on_verb(s.world, record_atomic, chime_state_of(a->index));
     uint64_t *tail, key = 0;
     find_leaf(1, &tail);
-    for (unsigned n = 0; n < 70; n++) { /* until the leaf is full */
+    for (unsigned n = 0; n < 70; n++) { /* these inserts fill the leaf */
         key = (uint64_t)n << 50 | n;
         run_until_point(a, "chime:locked", FAR_OP_INSERT, key, n);
         start_operation(b, FAR_OP_INSERT, key + 1, n);
@@ -147,7 +147,7 @@ TEST(an_old_root_word) {
  * nevertheless, because B READs the parent again later. Fails in find.c without chime_cache_add_child in
  * chime_note_half_split (B moves right again), and without renew_due_parents. */
 TEST(a_recorded_half_split_gets_its_pivot) {
-    open_chime(SMALL ",speculation=off", ONE); /* so that only the cached parent leads B to the leaf */
+    open_chime(SMALL ",speculation=off", ONE); /* without speculation only the cached parent leads B to the leaf */
     insert_keys(b, 24);
     unsigned n = insert_until_split(a, 24);
     chime_ptr made = leaf_of_nth(n), parent = parent_of_nth(0);

@@ -175,7 +175,7 @@ EST_RACE(adjuster_at_its_end_in_a_full_pool) {
         assert_int_equal(far_delete(s.a.session, s.a.index, key, (size_t)snprintf(key, sizeof(key), "z%u", count)), 0);
     far_session_close(other);
     let_memory_be_reused(&s, &s.a);
-    far_session_close(s.a.session); /* closing the session returns its free memory to the pool */
+    far_session_close(s.a.session); /* Closing the session returns its free memory to the pool. */
     assert_int_equal(far_session_open(s.a.pool, &s.a.session), 0);
     assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, true, step_task, &next), 0);
     const dart_list *list = dart_est_list(dart_est_of(s.b.index));

@@ -364,7 +364,7 @@ RACE(a_contended_node_grows_at_once) {
         set_up(&s, sim, options);
         INSERT_KEYS(&s.c, "ac", SEVEN_KEYS("ab"));
         INSERT_KEYS(&s.b, "abh");
-        INSERT_KEYS(&s.a, "ad"); /* so that every actor has memory for leaves */
+        INSERT_KEYS(&s.a, "ad"); /* after these inserts every actor has memory for leaves */
         for (unsigned node = 0; full && node < 2; node++)
             fill_memory_node(s.a.session,
                              (node_to_fill){s.a.index, node, DART_TYPE_NODE, dart_node_bytes(DART_N256, 2, 16)});

@@ -276,5 +276,6 @@ TEST(no_operation_waits_for_long) {
     no_operation_waits_for_long_on("layout=pointer", 600000 / part, 1);
     no_operation_waits_for_long_on("key_size=8,value_size=8", 1000000 / part, 1);
     no_operation_waits_for_long_on("key_size=8,value_size=8,partitions=1,bits=10", 1000000 / part,
-                                   1); /* as one partition of a table with 64 partitions and 64 M keys */
+                                   /* This table is like one partition of a table with 64 partitions and 64 M keys. */
+                                   1);
 }

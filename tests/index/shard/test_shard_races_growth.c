@@ -147,7 +147,7 @@ TEST_ALL_VARIANTS(a_claim_does_not_block_other_clients);
 
 /* Proves that a doubling request ends when its reason is gone. The load is at its bound, but a stopped client prevents
  * the doubling. Then most keys are deleted, and the client continues. The table must not double. Fails if the request
- * were kept (shard_doubling_is_due in load_factor.c). */
+ * is kept (shard_doubling_is_due in load_factor.c). */
 static void a_doubling_request_ends_with_its_reason_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, GROWING);

@@ -74,9 +74,9 @@ TEST(scan_with_an_empty_branch) {
 }
 
 
-/* The same for an insert that departs from the node's prefix. Fails if find_key_below (node.c) stops at the empty branch
- * and branch_at_node (write_insert.c) replaces the node above it: the node is replaced by a copy of itself again and
- * again. */
+/* There is an empty branch below a node, and B inserts a key that departs from the prefix of that node. Fails if
+ * find_key_below (node.c) stops at the empty branch and branch_at_node (write_insert.c) replaces the node above it,
+ * because the node is then replaced by a copy of itself again and again. */
 TEST(insert_next_to_an_empty_branch) {
     open_with_an_empty_branch();
     stage_start(b, FAR_OP_INSERT, "npppQ", V2);
@@ -176,7 +176,7 @@ TEST(a_walk_reports_a_node_that_became_empty) {
 TEST(owner_replaced_before_it_is_read_as_a_whole) {
     char key[] = "nA";
     open_stage(NULL);
-    const char end = (char)('A' + smart_layout_slots(SMART_L256)); /* so many keys fill a list */
+    const char end = (char)('A' + smart_layout_slots(SMART_L256)); /* the keys up to this byte fill a list */
     for (char part = 'A'; part < end; part++) {
         key[1] = part;
         stage_write(b, key, V1);

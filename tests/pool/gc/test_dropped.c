@@ -117,7 +117,7 @@ TEST(a_quiescent_handle_frees_an_index_it_never_saw_listed) {
     open_without_index(&r, 20, 3, 0);
     far_sim_sleep(r.world, 50000000);
     uint32_t uid = create_index(&r.actors[1], "x", "toy");
-    while (far_epoch_is_active(r.actors[1].pool)) /* until it has just become quiescent */
+    while (far_epoch_is_active(r.actors[1].pool)) /* wait until the handle has just become quiescent */
         far_sim_sleep(r.world, 100000);
     assert_false(far_epoch_is_active(r.actors[1].pool));
     assert_int_equal(pages_in_blocks_of(&r, &r.actors[1], uid), 0);
@@ -140,7 +140,8 @@ TEST(an_owner_frees_an_index_that_it_never_saw_listed) {
     for (unsigned i = 0; i < 20; i++)
         poll_all(&r, 300000);
     assert_true(store->block_count > 0);
-    /* as if the handle had read the superblock and the catalog last before it created the index */
+    /* With these values the handle seems to have read the superblock and the catalog for the last time before it
+     * created the index. */
     atomic_store(&store->superblock.catalog, 0);
     store->catalog_seen = 0;
     assert_int_equal(far_index_drop(dropper->session, "x"), 0);

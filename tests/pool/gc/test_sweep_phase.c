@@ -271,7 +271,7 @@ TEST(a_disowned_block_is_not_swept_with_old_marks) {
     actor *failed = &r.actors[0], *collector = &r.actors[1], *adopter = &r.actors[2];
     collect_and_sweep(&r, collector, failed, adopter);
     put_many(failed, "a");
-    remove_now(failed, "a0"); /* so that there is memory for another value */
+    remove_now(failed, "a0"); /* this delete makes room for another value */
     assert_int_equal(call(failed, leak_one, failed), 0);
     far_addr object = bucket_of(&r, failed, "a5");
     far_sim_kill(failed->pool->fabric);
