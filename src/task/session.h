@@ -242,7 +242,8 @@ void far_session_lose(far_session *s, int status);
 /* If err means that the session is lost, sets the message that says why. Returns err. */
 int far_fail_session_lost(const far_session *s, int err);
 
-/* Sends a control message to the fabric (fabric.h: claim, is_dead, evict) and waits for the reply, which it returns. */
+/* Sends a control message to the fabric (claim, has_failed or evict in fabric.h), waits for the reply, and returns the
+ * reply. */
 int far_control_send(far_task *t, far_control_kind kind, unsigned id, unsigned generation);
 /* Like far_control_send, for several messages at once. Each message receives its reply. If the fabric replies without a
  * round trip, the messages are sent one after the other. */

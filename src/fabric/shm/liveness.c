@@ -1,5 +1,5 @@
 /* The fabric `shm`: decides which sessions are alive, by the locks of the pool file (shm.h explains them). It
- * implements the operations claim, is_dead, fence_self, evict and process_of. */
+ * implements the operations claim, has_failed, fence_self, evict and process_of. */
 #define _GNU_SOURCE
 #include "base/error.h"
 #include "fabric/shm/shm.h"

@@ -223,7 +223,7 @@ bool dart_any_unfrozen(const uint64_t *slots, unsigned count);
 /* The children of a node under construction, at most one for each symbol. */
 typedef struct dart_children {
     unsigned count;
-    uint64_t words[DART_NODE_SLOTS_MAX]; /* in any order */
+    uint64_t words[DART_NODE_SLOTS_MAX]; /* the words of the node's children, in any order */
 } dart_children;
 /* Returns the smallest type of node in which the children fit. purged: TOMBs were removed, so leave a quarter free. */
 dart_node_type dart_choose_type(const dart_index *dart, unsigned depth, const dart_children *children, bool purged);

@@ -265,7 +265,7 @@ static inline unsigned dolphin_class_bytes(unsigned class) {
 #define DOLPHIN_ROOT_BYTES (DOLPHIN_ROOT_LOCKS + 8 * 256u)
 
 
-/* Number of bytes that the stored prefix occupies after the header. */
+/* Returns the number of bytes that the stored prefix occupies after the header. */
 static inline unsigned dolphin_stored_prefix_bytes(unsigned depth) {
     return depth > DOLPHIN_INLINE_PREFIX_MAX ? (depth + 7) / 8 * 8 : 0;
 }

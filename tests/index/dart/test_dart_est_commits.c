@@ -128,9 +128,9 @@ static int step_task(far_task *t, void *arg) {
 
 
 /* The last step of the adjustment publishes the new list, and finds no memory for it, repeatedly. Proves that the step
- * is repeated until it succeeds, and nothing after the end of the directory is taken for a part of it. The guard is the
- * comparison of the place in skiptable/adjust.c, sweep_some; dart_est_visit_segments does not leave the directory
- * either. */
+ * is repeated until it succeeds, and that nothing after the end of the directory is taken for a part of it. The guard
+ * is in skiptable/adjust.c, sweep_some, which compares the place with the end of the directory. dart_est_visit_segments
+ * does not leave the directory either. */
 EST_RACE(adjuster_at_its_end_in_a_full_pool) {
     stage s;
     far_session *other;
