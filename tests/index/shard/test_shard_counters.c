@@ -279,3 +279,30 @@ TEST(no_operation_waits_for_long) {
                                    /* This table is like one partition of a table with 64 partitions and 64 M keys. */
                                    1);
 }
+
+
+/* Returns how often one client publishes its count of keys while it fills half of an empty table. */
+static uint64_t publications_of(const char *options) {
+    table t;
+    far_stats before, after;
+    open_table(&t, SIM, options);
+    far_session_stats(t.session, &before);
+    for (uint64_t n = 0; n < 10000; n++)
+        assert_int_equal(do_operation(&t, FAR_OP_INSERT, n), 0);
+    far_session_stats(t.session, &after);
+    uint64_t publications = after.faa - before.faa; /* an insert posts an FAA only to publish the count */
+    print_message("    %s: %u publications\n", options, (unsigned)publications);
+    close_table(&t);
+    return publications;
+}
+
+
+/* Option alpha: with adaptive publication (afs=0), the number of writes between two publications is the number of free
+ * slots times alpha / 1000. So a client publishes its count ten times as often with a tenth of alpha, and once in n
+ * writes with afs=n. */
+TEST(alpha_sets_how_often_counts_are_published) {
+    uint64_t few = publications_of("layout=pointer,partitions=1,bits=10,alpha=100");
+    uint64_t many = publications_of("layout=pointer,partitions=1,bits=10,alpha=10");
+    assert_true(few >= 3 && many >= 8 * few && many <= 13 * few);
+    assert_int_equal(publications_of("layout=pointer,partitions=1,bits=10,afs=100"), 100);
+}
