@@ -67,46 +67,47 @@ TEST(marks_and_tables_of_open_indexes) {
 }
 
 
-/* Damages that an earlier version did not survive: they destroyed sound parts of the pool or blocked all clients.
- * Proves that check reports each damage and ends. */
+/* Each seed in the table damages a pool in a way that an earlier version did not survive: a call destroyed sound parts
+ * of the pool, or blocked all clients. Proves that all calls on these pools end now, and that check reports the damage.
+ * The comment of an entry names the damaged words and, after a semicolon, the error of the earlier version if it was
+ * recorded. */
 TEST(earlier_findings_stay_fixed) {
     static const struct {
         const char *kind;
         bool owners, sums;
         uint64_t seed;
     } found[] = {
-        /* damaged fence key of a node; a garbage collection skipped leaves and freed the value blocks of these leaves
-         */
+        /* key block of a fence; the walk of a collection skipped leaves, and their value blocks were freed */
         {"chime", false, false, 1205},
-        {"chime", true, false, 1389},
-        {"chime", false, false, 2644},
-        {"chime", false, false, 2123},  /* registry entry of a session that names a failed handle as its own */
-        /* word that marks a garbage collection as complete before the collection has begun */
-        {"dolphin", true, false, 1525},
-        /* root without entries; an earlier version then had no locks, and had a node with the prefix of another node */
-        {"dolphin", false, false, 1011},
-        {"dolphin", false, false, 1314},
-        {"dolphin", false, false, 1660},
-        {"dolphin", false, false, 2113}, /* value word that refers to the block of another key */
-        {"dolphin", true, false, 146},   /* entry of the root with the wrong key byte */
-        /* word of the root; caches still contained the nodes below it, which had been freed */
+        {"chime", true, false, 1389},    /* key block of a fence */
+        {"chime", false, false, 2644},   /* key block of a fence */
+        {"chime", false, false, 2123},   /* registry entry of a session, which then names a failed handle as its own */
+        {"dolphin", true, false, 1525},  /* DONE, which then marks a collection as complete before it has begun */
+        {"dolphin", false, false, 1011}, /* entries of the root, all zero */
+        {"dolphin", false, false, 1314}, /* lock words of the root, all zero */
+        {"dolphin", false, false, 1660}, /* prefix word and first entries of a node, all zero */
+        {"dolphin", false, false, 2113}, /* value word, which then refers to the block of another key */
+        {"dolphin", true, false, 146},   /* entry of the root, which then has another key byte */
+        /* slot of the root; caches still contained the nodes below it, which had been freed */
         {"smart", false, false, 981},
-        {"shard", false, false, 1738}, /* control block that is invalid */
+        {"shard", false, false, 1738}, /* address of a partition, which then leads to no control block */
         {"shard", false, false, 146},  /* address of a partition; an insert wrote into the superblock */
         {"smart", false, false, 3457}, /* lock word of a leaf */
-        /* address of the handle's own table of open indexes; the table was freed and its memory became a catalog */
+        /* registry word with the address of a handle's own table of open indexes; the handle freed the table at this
+         * address, and its memory became a catalog */
         {"chime", false, false, 393},
         /* number of registry entries in use; clients with larger ids were invisible to other clients */
         {"dolphin", false, false, 3411},
-        /* registry entry of a live client that is marked unused; that client was invisible to other clients */
+        /* registry entry of a live client, which is then marked unused; the client was invisible to other clients */
         {"chime", false, false, 3285},
         {"shard", false, false, 3105}, /* word of the catalog's header */
-        {"shard", false, false, 2968}, /* page word that names another index; all objects in the page were freed */
-        {"dart", false, true, 2959}, /* entry of a block in use that is marked unused; the block was allocated twice */
-        {"shard", false, false, 9270}, /* number of partitions; the partitions with larger numbers were freed */
-        {"chime", false, false, 37},   /* descriptor of an open index; the next client could not open the index */
-        {"dolphin", false, false, 93},
-        {"dolphin", false, true, 8350}, /* pages in use that belong to no slab */
+        /* page word, which then names another index; all objects in the page were freed */
+        {"shard", false, false, 2968},
+        {"dart", false, true, 2959},    /* entry of a block in use, then marked unused; two handles owned the block */
+        {"shard", false, false, 9270},  /* number of partitions; the partitions with larger numbers were freed */
+        {"chime", false, false, 37},    /* descriptor of an open index; the next client could not open the index */
+        {"dolphin", false, false, 93},  /* descriptor of an index */
+        {"dolphin", false, true, 8350}, /* page words of pages in use, which then belong to no slab */
     };
     unsigned failures = 0;
     for (size_t i = 0; i < sizeof(found) / sizeof(found[0]); i++) {
