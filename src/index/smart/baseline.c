@@ -1,7 +1,8 @@
-/* The option lockfree_nodes=off is a baseline for comparisons. With it every insert locks the owner, as in an ART
- * without SMART's lock-free nodes. Slots are changed by CAS as usual, so nothing is half done under a lock, and the
- * lock of a failed client can simply be taken over. The lock words are stored after the root's slots on each memory
- * node; a hash of a node's address selects its lock. write_insert.c takes and releases the locks. */
+/* The option lockfree_nodes=off is a baseline for comparisons. With it every insert locks the deciding node of its key
+ * (smart.h), as in an ART without SMART's lock-free nodes. Slots are changed by CAS as usual, so nothing is half done
+ * under a lock, and the lock of a failed client can simply be taken over. The lock words are stored after the root's
+ * slots on each memory node; a hash of a node's address selects its lock. write_insert.c takes and releases the
+ * locks. */
 #include "index/smart/smart.h"
 #include "pool/epoch/epoch.h"
 #include "pool/format/owner.h"

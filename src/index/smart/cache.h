@@ -46,9 +46,8 @@ typedef struct smart_shard {
      * nothing is cached. */
     uint64_t top;
     size_t bytes; /* heap memory that the shard uses, in bytes */
-    uint16_t
-        /* hand of CLOCK, the position where the last eviction stopped: for each level, the rank of a partial key */
-        hand[SMART_HAND_LEVELS];
+    /* hand of CLOCK, the position where the last eviction stopped: for each level, the rank of a partial key */
+    uint16_t hand[SMART_HAND_LEVELS];
     smart_fifo_entry *fifo_first, *fifo_last; /* queue of local nodes, used only with eviction=fifo */
 } smart_shard;
 

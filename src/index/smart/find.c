@@ -1,8 +1,8 @@
 /* Searching for a key from the root, and gets.
  *
- * smart.h defines "proven", "accepted" and "certifies itself". Only a hit may rest on a leaf that certified itself. The
- * result that a key is absent, and every change, needs a proven or accepted owner, because a leaf or node at a stale
- * address may be valid and still not be the place of the key any more. */
+ * smart.h defines "deciding node", "proven", "accepted" and "certifies itself". Only a hit may rest on a leaf that
+ * certified itself. The result that a key is absent, and every change, needs a deciding node that is proven or
+ * accepted. A leaf or node at a stale address may be valid, although the key now belongs to another place. */
 #include "index/smart/find.h"
 #include "base/error.h"
 #include "pool/epoch/epoch.h"
@@ -52,7 +52,7 @@ void smart_set_target(smart_op *op, far_addr node, unsigned depth, unsigned layo
 }
 
 
-void smart_set_owner(smart_spot *s, const smart_node *node, far_addr parent_slot, uint64_t parent_word) {
+void smart_set_spot_node(smart_spot *s, const smart_node *node, far_addr parent_slot, uint64_t parent_word) {
     s->node = node->addr;
     s->depth = node->depth;
     s->layout = node->layout;
@@ -106,7 +106,7 @@ int smart_look_up_slot(smart_op *op, smart_spot *s, smart_node *node) {
 }
 
 
-/* Called when the owner's slot word names a leaf. READs the leaf unless the leaf is known to have another key, and sets
+/* Called when the slot in the spot names a leaf. READs the leaf unless the leaf is known to have another key, and sets
  * the outcome of the search. */
 static int classify_leaf(smart_op *op, smart_spot *s) {
     uint32_t mark = s->mark;
@@ -139,17 +139,17 @@ static int classify_leaf(smart_op *op, smart_spot *s) {
 }
 
 
-/* Goes one step down from a proven word that names a node. If the node's prefix matches the key, it becomes the owner
- * in the spot. Otherwise sets *other and the outcome SMART_OTHER_NODE. Returns 0 or an error. */
+/* Goes one step down from a proven word that names a node. If the node's prefix matches the key, it becomes the
+ * deciding node in the spot. Otherwise sets *other and the outcome SMART_OTHER_NODE. Returns 0 or an error. */
 static int step_down(smart_op *op, smart_spot *s, bool *other) {
     far_addr parent_slot = s->slot;
     uint64_t word = s->word;
     unsigned type = smart_word_read_type(word);
     *other = false;
-    /* The child is one byte deeper than its owner, so its prefix is that of the key: READ only the slot. */
+    /* The child is one byte deeper than the node above it, so its prefix is that of the key: READ only the slot. */
     if (type == SMART_READ_DIR && (word & SMART_GAP0)) {
         smart_node node = {.addr = smart_word_addr(word), .depth = s->depth + 1, .layout = SMART_DIR};
-        smart_set_owner(s, &node, parent_slot, word);
+        smart_set_spot_node(s, &node, parent_slot, word);
         return smart_look_up_slot(op, s, &node);
     }
     uint32_t mark = s->mark;
@@ -167,10 +167,10 @@ static int step_down(smart_op *op, smart_spot *s, bool *other) {
         s->mark = mark;
         return 0;
     }
-    smart_set_owner(s, &node, parent_slot, word);
+    smart_set_spot_node(s, &node, parent_slot, word);
     err = smart_look_up_slot(op, s, &node);
-    /* owner_image is valid only for the last node on the way */
-    s->owner_image = err == 0 && all ? node : (smart_node){0};
+    /* node_image is valid only for the last node on the way */
+    s->node_image = err == 0 && all ? node : (smart_node){0};
     return err;
 }
 
@@ -240,8 +240,9 @@ int smart_find(smart_op *op, bool cached, smart_spot *spot) {
             continue;
         }
         if (err == SMART_SEARCH_AGAIN || (err == SMART_MET_FROZEN && !spot->parent_slot))
-            /* This spot was found through the cache and has no parent slot, which is needed to complete the replacement
-             * of the owner. The next attempt searches from the root. */
+            /* This spot was found through the cache, so the slot that names its node is unknown. The replacement of the
+             * node cannot be completed without that slot. The next attempt searches from the root, and finds the
+             * slot. */
             continue;
         far_point(op->t, "smart:replace_frozen");
         if ((err = smart_replace(op, spot->parent_slot, spot->parent_word, spot->layout, NULL, NULL)) < 0)
@@ -266,7 +267,8 @@ int smart_find_leaf(smart_op *op, smart_spot *spot) {
 
 
 /* Gets adapt to their workload. If most recent gets ended at another key's leaf, a get READs the leaf that the cache
- * names together with its owner. That costs one READ more, and saves a round trip whenever the key is absent. */
+ * names together with the deciding node. That costs one READ more, and saves a round trip whenever the key is
+ * absent. */
 #define MISSES_MAX 64u
 
 

@@ -7,7 +7,7 @@
 
 /* Results of one attempt to search, in addition to a negative error, 0 (the spot is set) and SMART_SEARCH_AGAIN. */
 enum {
-    SMART_MET_FROZEN = 2, /* the owner's word is frozen, because the owner is being replaced */
+    SMART_MET_FROZEN = 2, /* the slot of the deciding node is frozen, because this node is being replaced */
     SMART_STALE = 3, /* the cached information did not lead to a result, so the search must begin again at the root */
 };
 
@@ -15,13 +15,13 @@ enum {
 
 /* find.c */
 
-/* Makes `node` the owner in the spot. parent_slot and parent_word are the address and the word of the slot that names
- * the owner, or 0 if they are unknown. */
-void smart_set_owner(smart_spot *s, const smart_node *node, far_addr parent_slot, uint64_t parent_word);
+/* Makes `node` the deciding node in the spot. parent_slot and parent_word are the address and the word of the slot that
+ * names `node`, or 0 if they are unknown. */
+void smart_set_spot_node(smart_spot *s, const smart_node *node, far_addr parent_slot, uint64_t parent_word);
 /* Sets the spot's slot and word for the key. READs further slots of a list until the slot of the key or an unbound slot
  * is among them; of a DIR node READs only the slot. */
 int smart_look_up_slot(smart_op *op, smart_spot *s, smart_node *node);
-/* Follows the owner's word down the tree until the search ends, and sets the spot. */
+/* Follows the slot word in the spot down the tree until the search ends, and sets the spot. */
 int smart_descend(smart_op *op, smart_spot *s);
 
 /* find_cached.c */

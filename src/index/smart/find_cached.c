@@ -212,8 +212,9 @@ static int take_dir_slot(smart_op *op, smart_spot *s, const node_read *l) {
 }
 
 
-/* READs a node at an address from the cache. Returns 0 if the node is accepted and is now the owner in the spot, and
- * SMART_STALE if it is not accepted. `leaf` is NULL, or a leaf that is READ after the node in the same batch. */
+/* READs a node at an address from the cache. Returns 0 if the node is accepted and is now the deciding node in the
+ * spot, and SMART_STALE if it is not accepted. `leaf` is NULL, or a leaf that is READ after the node in the same
+ * batch. */
 static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned depth, smart_leaf *leaf) {
     unsigned type = smart_word_read_type(word), part = smart_part(op->key, depth);
     bool dir = type == SMART_READ_DIR;
@@ -234,13 +235,13 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
     if (err != 0)
         return err;
     smart_spot_clear(s);
-    smart_set_owner(s, &l.node, 0, 0);
+    smart_set_spot_node(s, &l.node, 0, 0);
     return l.with_slot ? take_dir_slot(op, s, &l) : smart_look_up_slot(op, s, &l.node);
 }
 
 
-/* Returns whether the word names a DIR node that is one byte deeper than its owner, so that only the slot and not the
- * header must be READ. */
+/* Returns whether the word names a DIR node that is one byte deeper than the node with this word, so that only the slot
+ * and not the header must be READ. */
 static bool word_needs_only_slot(uint64_t word) {
     return smart_word_kind_of(word) == SMART_NODE && smart_word_read_type(word) == SMART_READ_DIR &&
            (word & SMART_GAP0);
@@ -281,11 +282,11 @@ static __attribute__((noinline)) int follow_cached_word(smart_op *op, smart_spot
 }
 
 
-/* Prepares the READ of the leaf that the cache names, in one batch after the READ of the leaf's owner. Returns whether
- * the cache names such a leaf. If leaf and owner are on one memory node, READs keep their order, so the leaf is the one
- * that the owner's word names, in its current incarnation. On another memory node the leaf may be READ before its
- * owner, and the READ may return an earlier object. In that case the leaf may only be used for a CAS of its ctl word,
- * which fails if the object was an earlier one. */
+/* Prepares the READ of the leaf that the cache names, after the READ of the deciding node in the same batch. Returns
+ * whether the cache names such a leaf. If both are on one memory node, the READs keep their order, so the leaf is the
+ * one that the slot of the deciding node names, in its current incarnation. On another memory node the leaf may be READ
+ * before the deciding node, and the READ may return an earlier object. In that case the leaf may only be used for a CAS
+ * of its ctl word, which fails if the object was an earlier one. */
 static bool prepare_paired_leaf(const smart_op *op, const smart_cached *cached, smart_leaf *leaf) {
     far_addr addr = smart_word_addr(cached->word);
     unsigned class = smart_leaf_class(op->st, cached->word);
@@ -295,8 +296,8 @@ static bool prepare_paired_leaf(const smart_op *op, const smart_cached *cached, 
 }
 
 
-/* Called after the owner was accepted, when the leaf that the cache names was READ together with the owner. If the
- * owner's word names that leaf, and the leaf was LIVE, the word still names the same incarnation, because a LIVE leaf
+/* Called after the deciding node was accepted, when the leaf that the cache names was READ together with it. If the
+ * node's slot names that leaf, and the leaf was LIVE, the slot still names the same incarnation, because a LIVE leaf
  * keeps its incarnation while the reader is pinned. */
 static int take_paired_leaf(smart_op *op, smart_spot *s, uint64_t word, smart_leaf *leaf) {
     bool same = s->word == word && smart_take_leaf(leaf, leaf->class);
@@ -325,24 +326,24 @@ static bool expects_leaf_of_other_key(const smart_op *op) {
 
 
 /* Returns whether the search must begin at the cached node instead of following the node's word for the key. This is so
- * if the operation needs the owner, or if the word probably names another key's leaf. */
-static bool must_read_owner(const smart_op *op, const smart_cached *cached) {
+ * if the operation needs a proven result, or if the word probably names another key's leaf. */
+static bool must_read_node(const smart_op *op, const smart_cached *cached) {
     bool others = smart_fingerprint_differs(op, cached->word) ||
                   (expects_leaf_of_other_key(op) && smart_word_kind_of(cached->word) == SMART_LEAF);
-    return !cached->word || op->needs_owner || op->target_depth || (cached->node && others);
+    return !cached->word || op->needs_proof || op->target_depth || (cached->node && others);
 }
 
 
 /* Returns whether the cached word names a leaf, which is the usual case, and the operation needs only that leaf. */
 static inline bool leads_straight_to_leaf(const smart_op *op, const smart_cached *cached) {
     return smart_word_kind_of(cached->word) == SMART_LEAF && !(cached->word & SMART_CACHED_RECYCLED) &&
-           !must_read_owner(op, cached);
+           !must_read_node(op, cached);
 }
 
 
 /* Searches from the cached node. READs the leaf that the cache names in the same batch if that may save a round trip.
  */
-static int find_from_owner(smart_op *op, smart_spot *s, const smart_cached *cached) {
+static int find_from_cached_node(smart_op *op, smart_spot *s, const smart_cached *cached) {
     unsigned type = smart_read_type_for(cached->words + 1, cached->layout, op->st->node_types);
     uint64_t word = smart_word(cached->node, 0, SMART_NODE, type) | (cached->recycled ? SMART_CACHED_RECYCLED : 0);
     bool foreign = smart_fingerprint_differs(op, cached->word);
@@ -359,19 +360,19 @@ static int find_from_owner(smart_op *op, smart_spot *s, const smart_cached *cach
 }
 
 
-/* Returns whether the owner is a full list according to the cache. An insert will replace such an owner, and for that
- * it needs the slot that names the owner. */
-static bool owner_is_full(const smart_op *op, const smart_cached *cached) {
-    return cached->node && !cached->word && !op->target_depth && !op->needs_owner && !op->never_inserts &&
+/* Returns whether the deciding node is a full list according to the cache. An insert will replace such a node, and for
+ * that it needs the slot that names the node. */
+static bool node_is_full_list(const smart_op *op, const smart_cached *cached) {
+    return cached->node && !cached->word && !op->target_depth && !op->needs_proof && !op->never_inserts &&
            cached->layout != SMART_DIR && cached->words >= smart_layout_slots(cached->layout);
 }
 
 
-/* Called for an insert that will replace the owner by a CAS of a slot in the DIR node above the owner. READs the header
- * of that DIR node and the whole owner in one batch. The slot that names the owner need not be READ, because the CAS
- * compares the slot with the expected word. The expected word follows from the cache, except for the size hint, which
- * other clients may have changed; smart_replace handles that case. */
-static int find_from_parent_and_owner(smart_op *op, smart_spot *s, const smart_cached *above) {
+/* Called for an insert that will replace the deciding node by a CAS of a slot in the DIR node above it. READs the
+ * header of that DIR node and the whole deciding node in one batch. The slot need not be READ, because the CAS compares
+ * it with the expected word. The expected word follows from the cache, except for the size hint, which other clients
+ * may have changed; smart_replace handles that case. */
+static int find_from_parent_and_node(smart_op *op, smart_spot *s, const smart_cached *above) {
     unsigned part = smart_part(op->key, above->depth), bytes = smart_layout_bytes(op->target_layout);
     uint64_t whole = smart_word_for_whole_node(smart_word(op->target, 0, SMART_NODE, 0), op->target_layout);
     node_read reads[] = {{.word = smart_word(above->node, 0, SMART_NODE, SMART_READ_DIR),
@@ -390,10 +391,11 @@ static int find_from_parent_and_owner(smart_op *op, smart_spot *s, const smart_c
     smart_node *node = &reads[1].node;
     unsigned size_hint = smart_cache_size_hint(op->st->cache, op->key, node->addr, node->depth);
     smart_spot_clear(s);
-    smart_set_owner(s, node, smart_slot_addr(above->node, part), smart_word(node->addr, part, SMART_NODE, size_hint));
+    smart_set_spot_node(s, node, smart_slot_addr(above->node, part),
+                        smart_word(node->addr, part, SMART_NODE, size_hint));
     if ((err = smart_look_up_slot(op, s, node)) != 0)
         return err;
-    s->owner_image = *node;
+    s->node_image = *node;
     far_count_cache(op->t, false);
     return smart_descend(op, s);
 }
@@ -413,7 +415,7 @@ static __attribute__((noinline)) int follow_probes(smart_op *op, smart_spot *s, 
     bool grows = false, read = k->leaf_was_read, found = k->found;
     unsigned below = op->target_depth ? op->target_depth : SMART_DEPTH_ANY;
     for (unsigned tries = 0; tries < 4 && found; tries++) {
-        if (!read && owner_is_full(op, &cached)) {
+        if (!read && node_is_full_list(op, &cached)) {
             smart_set_target(op, cached.node, cached.depth, cached.layout);
             op->target_recycled = cached.recycled;
             below = cached.depth;
@@ -422,23 +424,24 @@ static __attribute__((noinline)) int follow_probes(smart_op *op, smart_spot *s, 
             continue;
         }
         smart_spot_set_unproven(s);
-        bool jumps = read || !must_read_owner(op, &cached);
+        bool jumps = read || !must_read_node(op, &cached);
         int err = jumps ? follow_cached_word(op, s, &cached, read ? &k->read_result : NULL)
-                  : grows && cached.layout == SMART_DIR && cached.node != 0 ? find_from_parent_and_owner(op, s, &cached)
+                  : grows && cached.layout == SMART_DIR && cached.node != 0 ? find_from_parent_and_node(op, s, &cached)
                                                                             : SMART_STALE;
         grows = read = false;
         if (jumps && err == SMART_STALE)
             far_count_stale(op->t);
         if (err != SMART_STALE) {
-            far_count_cache(op->t, !s->proven); /* Only a leaf that was reached without its owner counts as a hit. */
+            /* Only a leaf that was reached without the deciding node counts as a hit. */
+            far_count_cache(op->t, !s->proven);
             return err;
         }
         if (!cached.node) { /* the cache contains only the word of the root */
-            if (!op->needs_owner && !op->target_depth)
+            if (!op->needs_proof && !op->target_depth)
                 smart_cache_drop(op->st->cache, op->key, 0, 0);
             break;
         }
-        if ((err = find_from_owner(op, s, &cached)) != SMART_STALE)
+        if ((err = find_from_cached_node(op, s, &cached)) != SMART_STALE)
             return err;
         far_count_stale(op->t);
         smart_cache_drop(op->st->cache, op->key, cached.node, cached.depth);

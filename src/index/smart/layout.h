@@ -7,13 +7,14 @@
  * also be EOK, "the key ends here".
  *
  *    slot word    address / 32 43 | partial key 8 | eok 1 | kind 2 | bound 1 | frozen 1 | hint 7 | 0 1
- *      all zero     The slot was never bound. The first such word of a list node is its frontier; a full list has none.
+ *      all zero     The slot is unbound: it never belonged to a partial key. A list binds its slots in index order; a
+ *                   full list has no unbound slot.
  *      bound        The slot belongs to its partial key for ever.
  *      kind none    If bound, the word is a tombstone: the partial key has no child, and keeps the slot.
- *      frozen       No CAS succeeds on this word any more. A word with only this bit is a frozen frontier.
+ *      frozen       No CAS succeeds on this word any more. A word with only this bit is a frozen unbound slot.
  *      hint         Of a leaf: its size class, or a fingerprint of its key if all leaves of the index have one size.
  *                   Of a node: read type 5, which says how many bytes to READ, and gap0 1, which says that the child's
- *                   prefix is one byte longer than the owner's, without compressed bytes in between.
+ *                   prefix is one byte longer than that of the node with this slot, without compressed bytes.
  *
  *    node         ctl, fp, info, slots
  *      ctl          kind 4 | state 3 | recycled 1 | layout 4 | incarnation 13 | tag 39. Only the state ever changes.
@@ -227,7 +228,7 @@ static inline bool smart_read_type_in_use(unsigned type, unsigned types) {
 
 
 /* Returns the smallest read type in use that covers `words` slots or the whole node. Callers pass the number of
- * children plus one, so that the READ also returns the frontier (the first unbound slot). */
+ * children plus one, so that the READ also returns the first unbound slot. */
 static inline unsigned smart_read_type_for(unsigned words, unsigned layout, unsigned types) {
     if (layout == SMART_DIR)
         return SMART_READ_DIR;

@@ -79,8 +79,8 @@ static bool append_merge(smart_merge_queue *m, pending_merge *one) {
 }
 
 
-/* Queues the owner of the key for a merge. Returns false if the queue is full, so that the caller must merge the owner
- * now. */
+/* Queues the deciding node of the key for a merge. Returns false if the queue is full, so that the caller must merge
+ * the node now. */
 static bool queue_merge(smart_op *op) {
     smart_merge_queue *m = op->st->merge_queue;
     size_t bytes = sizeof(pending_merge) + op->key.length;
@@ -115,9 +115,9 @@ static pending_merge *take_due_merge(smart_merge_queue *m, uint64_t now) {
 }
 
 
-/* Sets *live to the number of children that the owner has left: 0, 1, or 2 for more. An only child that may not take
- * the owner's place also counts as 2. For the DIR layout a few slots are READ first, because they usually show more
- * than one child. */
+/* Sets *live to the number of children that the deciding node has left: 0, 1, or 2 for more. An only child that may not
+ * take the place of the node also counts as 2. For the DIR layout a few slots are READ first, because they usually show
+ * more than one child. */
 static int count_children(smart_op *op, const smart_spot *s, unsigned *live) {
     smart_node node;
     int err;
@@ -147,7 +147,7 @@ static int tidy_slot_and_nodes(far_task *t, far_index *index, far_bytes key, boo
     if (!s)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
     int err = smart_op_begin(&op, t, index, key);
-    op.needs_owner = true;
+    op.needs_proof = true;
     while (err >= 0) {
         unsigned live;
         far_scratch_mark here = far_scratch_here(t);
@@ -162,7 +162,7 @@ static int tidy_slot_and_nodes(far_task *t, far_index *index, far_bytes key, boo
             if ((err = smart_replace(&op, s->parent_slot, s->parent_word, s->layout, NULL, NULL)) < 0)
                 break;
         }
-        /* The next search begins at the root, because only that search finds the parent slot of the owner. */
+        /* The next search begins at the root, because only that search finds the slot that names the deciding node. */
         op.bypass_cache = true;
         far_scratch_back(t, here);
     }
@@ -252,7 +252,7 @@ int smart_remove(far_task *t, far_index *index, far_bytes key) {
     if (!s)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
     int err = smart_op_begin(&op, t, index, key);
-    op.needs_owner = op.pairs_leaf = smart_state_of(index)->never_replaces;
+    op.needs_proof = op.pairs_leaf = smart_state_of(index)->never_replaces;
     op.never_inserts = true;
     for (unsigned attempt = 0; err >= 0; attempt++) {
         far_scratch_mark here = far_scratch_here(t);

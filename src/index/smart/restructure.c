@@ -28,7 +28,7 @@ static int freeze_round(smart_op *op, smart_node *node, uint64_t *seen) {
     while (end < count && (!list || (slots[end] & SMART_BOUND)))
         end++;
     if (list && end < count)
-        end++; /* The frontier (the first unbound slot) is frozen too, so that no client can bind it. */
+        end++; /* The first unbound slot is frozen too, so that no client can bind it. */
     if (smart_ctl_state(ctl) != SMART_FROZEN && ++posted)
         far_cas(op->t, node->addr, ctl, smart_ctl_with_state(ctl, SMART_FROZEN), &ctl_seen);
     for (unsigned i = 0; i < end; i++)
@@ -244,11 +244,11 @@ int smart_replace(smart_op *op, far_addr parent_slot, uint64_t parent_word, unsi
      * must be completed, and a full pool would prevent that. The copy has room for more children than the live ones, so
      * that inserts into a list where keys are often inserted and deleted do not always make a copy. If many clients
      * insert into the list at the same time, the copy has room for many more, because each growth and each race for the
-     * frontier delays all of them. */
+     * first unbound slot delays all of them. */
     if (grow) {
-        unsigned live = smart_node_children(&node), more = op->lost_frontiers ? 4 * live : live / 2;
+        unsigned live = smart_node_children(&node), more = op->lost_slots ? 4 * live : live / 2;
         smart_layout layout =
-            smart_layout_for(op->st, op->lost_frontiers < SMART_CONTENTION_LIMIT ? live + 1 + more : SMART_PARTS);
+            smart_layout_for(op->st, op->lost_slots < SMART_CONTENTION_LIMIT ? live + 1 + more : SMART_PARTS);
         if ((err = allocate_copy(op, parent_slot, node.fp, layout, 0, &c)) < 0)
             return err;
     }

@@ -181,9 +181,8 @@ static int read_missing_slots(smart_traversal *p, smart_node *nodes, const size_
             return smart_fail_corrupt(p->op.index, node->addr, "node");
         want[i] = node->words;
         bool full = !smart_find_slot(node, SMART_PARTS, &seen) && seen == node->words;
-        bool more =
-            /* A check also examines the slots after the frontier, the first unbound slot. */
-            node->layout != SMART_DIR && (full || p->each_node);
+        /* A check also examines the slots after the first unbound slot. */
+        bool more = node->layout != SMART_DIR && (full || p->each_node);
         if (more && (err = smart_put_read_more(&p->op, node, smart_layout_slots(node->layout), &want[i])) < 0)
             return err;
     }
@@ -201,8 +200,8 @@ static int read_missing_slots(smart_traversal *p, smart_node *nodes, const size_
 
 
 /* Returns the word with a size hint that covers at least all slots of a smallest list. Inserts that begin at a cached
- * owner do not READ the slot above the owner, so they do not raise its size hint. A traversal that finds a larger list
- * raises the hint. */
+ * node do not READ the slot that names this node, so they do not raise its size hint. A traversal that finds a larger
+ * list raises the hint. */
 static uint64_t word_reading_whole_list(uint64_t word) {
     return smart_word_read_type(word) == 0 ? smart_word_with_read_type(word, 1) : word;
 }

@@ -1,7 +1,7 @@
 /* SMART: the declarations that the files of this folder share. layout.h defines the bytes in far memory; README.md
  * teaches the protocol. These words have one meaning in all files of the folder:
  *
- * - The owner of a key is the deepest node with a prefix that is also a prefix of the key, or the root. The owner's
+ * - The deciding node of a key is the deepest node with a prefix that is also a prefix of the key, or the root. Its
  *   slot for the key's next byte decides whether the key is present.
  * - An object is proven when its address came from an unfrozen slot word that this operation READ from a proven or
  *   accepted node. The root is proven.
@@ -9,7 +9,7 @@
  *   hash of the key.
  * - A leaf at an address from the cache certifies itself when it is LIVE, has the key, and its checksum over address,
  *   incarnation and key is correct. A get may return such a leaf. The result "absent", and every CAS or WRITE, needs a
- *   proven or accepted owner.
+ *   deciding node that is proven or accepted.
  * - Cached information is stale when it no longer agrees with far memory.
  * - An incarnation is one use of a piece of memory, from allocation to reuse. Memory that had an earlier incarnation is
  *   recycled. An object in recycled memory starts PENDING and becomes LIVE after it is linked.
@@ -55,7 +55,8 @@ enum { SMART_MERGE_DELAYED, SMART_MERGE_EAGER };
 /* largest value of the option scan_batch, the number of leaves in one batch of READs */
 #define SMART_SCAN_BATCH_MAX 128
 #define SMART_CHAIN_MAX      16 /* number of leaves at the beginning of a chain that one CAS of the slot can unlink */
-/* An insert that has lost the CAS of a list's frontier this often has the list replaced by a DIR node at once. */
+/* Limit of lost slots. If other clients have taken the first unbound slot of a list from an insert this often, the
+ * insert has the list replaced by a DIR node at once. */
 #define SMART_CONTENTION_LIMIT 3
 
 typedef struct smart_cache smart_cache;
@@ -72,7 +73,7 @@ typedef struct smart_state {
     unsigned node_types;   /* number of different READ sizes for list nodes */
     bool merge_eagerly;    /* if a node is left with one child, the node is merged at once (merge=eager) */
     bool rear_lock;        /* the WRITE of a leaf's content also releases its lock */
-    bool node_locks;       /* inserts lock the owner (lockfree_nodes=off, baseline.c) */
+    bool node_locks;       /* inserts lock the deciding node (lockfree_nodes=off, baseline.c) */
     bool path_compression; /* bytes in which no two keys differ have no node (option path_compression) */
     bool never_replaces;   /* no update replaces a leaf, because all values are words, which one WRITE updates */
     /* slot words contain a fingerprint of the key instead of the size class, because all leaves have one size */
@@ -124,21 +125,22 @@ typedef struct smart_op {
 
     /* What the caller of smart_find needs. */
     bool is_traversal;   /* the key is only the start of a traversal (traversal.h) */
-    bool needs_owner;    /* the result must be proven, also for a hit, because the caller will change the slot */
-    bool pairs_leaf;     /* READ the leaf that the cache names in one batch with its owner */
+    bool needs_proof;    /* the result must be proven, also for a hit, because the caller will change the slot */
+    bool pairs_leaf;     /* READ the leaf that the cache names in one batch with the deciding node */
     bool expects_absent; /* the key is probably absent, so the leaf that the cache names probably has another key */
     /* the caller changes nothing if the key is absent, so the search need not READ the object in the key's slot */
     bool never_inserts;
     bool bypass_cache; /* do not use the cache */
 
-    /* The target is an owner that the caller will replace. Then smart_find also finds the slot that names the target,
-     * and READs the target as a whole. */
+    /* The target is a deciding node that the caller will replace. Then smart_find also finds the slot that names the
+     * target, and READs the target as a whole. */
     far_addr target;
     unsigned target_depth; /* number of bytes of the target's prefix; 0: there is no target */
     unsigned target_layout;
     bool target_recycled; /* true if the target is in recycled memory, according to the cache */
 
-    unsigned lost_frontiers; /* how often another client took the frontier of a list before this operation */
+    /* how often another client bound the first unbound slot of a list before this operation could */
+    unsigned lost_slots;
 
     /* Memory that is not initialized. */
     uint64_t short_hashes[SMART_SHORT_KEY + 1]; /* memory for `hash` if the key is short */
@@ -188,21 +190,21 @@ typedef enum smart_outcome {
 /* The place where the search for a key ended. Unless `proven` is set, only outcome, leaf and mark are valid. */
 typedef struct smart_spot {
     smart_outcome outcome;
-    bool proven;   /* false: a HIT on a leaf that certified itself; the search did not read the owner */
+    bool proven;   /* false: a HIT on a leaf that certified itself; the search did not read the deciding node */
     uint32_t mark; /* RDWC number of the batch that READ the word or leaf on which the outcome rests */
 
-    /* The owner and its slot for the key. */
-    far_addr node;          /* address of the owner; 0: the root */
-    unsigned depth;         /* length of the owner's prefix in bytes */
-    unsigned layout;        /* layout of the owner; SMART_LAYOUTS: unknown, because a traversal found the slot */
-    unsigned children;      /* number of children among the owner's slots that were READ */
-    far_addr slot;          /* address of the slot for the key; 0: the owner is a full list without such a slot */
-    unsigned at;            /* index of the key's slot in the owner */
+    /* The deciding node and its slot for the key. */
+    far_addr node;          /* address of the deciding node; 0: the root */
+    unsigned depth;         /* length of its prefix in bytes */
+    unsigned layout;        /* its layout; SMART_LAYOUTS: unknown, because a traversal found the slot */
+    unsigned children;      /* number of children among those of its slots that were READ */
+    far_addr slot;          /* address of the slot for the key; 0: the node is a full list without such a slot */
+    unsigned at;            /* index of the key's slot in the node */
     uint64_t word;          /* the word that was READ from the key's slot */
-    smart_node owner_image; /* the owner as a whole, if it was the target of the operation; otherwise `words` is 0 */
+    smart_node node_image;  /* the whole node, if it was the target of the operation; otherwise `words` is 0 */
 
-    /* The slot that names the owner, in the node above the owner. */
-    /* address of the slot that names the owner; 0: unknown, because the search began at the owner, or the owner is the
+    /* The slot that names the deciding node, in the node above it. */
+    /* address of that slot; 0: unknown, because the search began at the deciding node, or the deciding node is the
      * root */
     far_addr parent_slot;
     uint64_t parent_word;
@@ -211,10 +213,9 @@ typedef struct smart_spot {
     smart_node child; /* header of the node that the slot names, only for SMART_OTHER_NODE */
     smart_leaf leaf;  /* the last leaf of the chain, for all outcomes with a leaf */
     unsigned chain;   /* number of replaced leaves before `leaf` in the chain */
-    smart_old_leaf
-        /* the first of the replaced leaves in the chain; this field must be the last one, because smart_spot_clear
-         * skips it */
-        old_leaves[SMART_CHAIN_MAX];
+    /* the first of the replaced leaves in the chain; this field must be the last one, because smart_spot_clear skips
+     * it */
+    smart_old_leaf old_leaves[SMART_CHAIN_MAX];
 } smart_spot;
 
 
@@ -223,7 +224,7 @@ static inline void smart_spot_clear(smart_spot *s) {
 }
 
 
-/* Prepares the spot for a leaf that is found without its owner, so it has no slot and no chain. */
+/* Prepares the spot for a leaf that is found without its deciding node, so it has no slot and no chain. */
 static inline void smart_spot_set_unproven(smart_spot *s) {
     s->proven = false;
     s->node = s->slot = s->parent_slot = 0;
@@ -360,7 +361,7 @@ int smart_wait(smart_op *op);
 /* Drops the pin and takes a new one. Objects that the operation has READ before may be reused, so the operation must
  * search again. */
 int smart_renew_pin(smart_op *op);
-/* Makes this owner the target of the operation (see smart_op). */
+/* Makes this node the target of the operation (see smart_op). */
 void smart_set_target(smart_op *op, far_addr node, unsigned depth, unsigned layout);
 /* Searches for the key of the operation. If `cached` is set, the search may begin at a node or leaf that the cache
  * names. Otherwise it begins at the root, and the result is proven and has a parent slot. The search completes the
@@ -509,7 +510,7 @@ int smart_recover_lock(smart_op *op, far_addr lock_at, uint64_t lock);
 /* Like smart_recover_lock, but called by a walk. If the holder is alive, the function also reports the holder's redo
  * record. */
 int smart_walk_lock(smart_op *op, far_addr lock_at, uint64_t lock, far_walk *walk);
-/* Sets *owner to the client that the lock word names (pool/format/owner.h), or to 0 if it names none. */
+/* Sets *owner to the owner of the lock (pool/format/owner.h), or to 0 if the lock word names none. */
 int smart_lock_holder(smart_op *op, uint64_t lock, uint64_t *owner);
 smart_redo_pool *smart_redo_pool_new(const far_index *index);
 void smart_redo_pool_free(smart_redo_pool *pool);

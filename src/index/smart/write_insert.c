@@ -38,16 +38,16 @@ static unsigned leaf_kind_for(const smart_op *op, far_bytes value) {
 }
 
 
-/* Returns whether so many clients insert into this list that clients which lose its frontier (the first unbound slot)
+/* Returns whether so many clients insert into this list that clients which lose the race for its first unbound slot
  * meet again at the next slot. In a DIR node this does not happen, because a DIR node has one slot per partial key, so
  * such a list is replaced by a DIR node at once. */
 static bool list_is_contended(const smart_op *op, const smart_spot *s) {
-    return op->lost_frontiers >= SMART_CONTENTION_LIMIT && s->layout < SMART_DIR;
+    return op->lost_slots >= SMART_CONTENTION_LIMIT && s->layout < SMART_DIR;
 }
 
 
 /* Inserts a leaf into a slot that was unbound, was a tombstone, or named a DEAD leaf. If another client has bound the
- * frontier of a list to another partial key, the function continues with the next slot. */
+ * first unbound slot of a list to another partial key, the function continues with the next slot. */
 static int insert_into_slot(smart_op *op, smart_spot s, far_bytes value) {
     smart_leaf leaf;
     uint64_t seen, word;
@@ -78,7 +78,7 @@ static int insert_into_slot(smart_op *op, smart_spot s, far_bytes value) {
             return SMART_DONE;
         }
         bool listed = s.word == 0 && s.layout != SMART_DIR;
-        op->lost_frontiers += listed;
+        op->lost_slots += listed;
         bool next = listed && !(seen & SMART_FROZEN_BIT) && smart_word_part(seen) != part &&
                     s.at + 1 < smart_layout_slots(s.layout) && !list_is_contended(op, &s);
         if (!next)
@@ -230,7 +230,7 @@ static int branch_at_node(smart_op *op, const smart_spot *s, far_bytes value) {
 }
 
 
-static int grow_owner(smart_op *op, const smart_spot *s, far_bytes value) {
+static int grow_list(smart_op *op, const smart_spot *s, far_bytes value) {
     if (!s->parent_slot) {
         op->bypass_cache = op->target_depth != 0;
         smart_set_target(op, s->node, s->depth, s->layout);
@@ -238,8 +238,8 @@ static int grow_owner(smart_op *op, const smart_spot *s, far_bytes value) {
     }
     /* RDWC mark of the last batch so far; the leaf is written in a batch that is posted after this one */
     uint32_t mark = op->mark;
-    int err = smart_replace(op, s->parent_slot, s->parent_word, s->layout, &s->owner_image, &value);
-    op->lost_frontiers = 0;
+    int err = smart_replace(op, s->parent_slot, s->parent_word, s->layout, &s->node_image, &value);
+    op->lost_slots = 0;
     if (err == SMART_GREW)
         far_rdwc_done(op->t, mark);
     return err < 0 ? err : err == SMART_GREW ? SMART_DONE : SMART_LOST;
@@ -250,7 +250,7 @@ static int insert_without_lock(smart_op *op, const smart_spot *s, far_bytes valu
     switch (s->outcome) {
     case SMART_EMPTY:
         if (s->layout != SMART_DIR && (s->at >= smart_layout_slots(s->layout) || list_is_contended(op, s)))
-            return grow_owner(op, s, value);
+            return grow_list(op, s, value);
         return insert_into_slot(op, *s, value);
     case SMART_DEAD_LEAF:
         if (s->chain > SMART_CHAIN_MAX) {

@@ -173,7 +173,7 @@ TEST(a_walk_reports_a_node_that_became_empty) {
  * and wants to READ the list as a whole. Meanwhile B deletes the other keys, and a smaller node takes the place of the
  * list. Fails if A READs the new node with the size of the old list: the insert returns FAR_ERR_CORRUPT. The guard is
  * the comparison of the address in step_down (find.c). */
-TEST(owner_replaced_before_it_is_read_as_a_whole) {
+TEST(list_replaced_before_it_is_read_as_a_whole) {
     char key[] = "nA";
     open_stage(NULL);
     const char end = (char)('A' + smart_layout_slots(SMART_L256)); /* the keys up to this byte fill a list */

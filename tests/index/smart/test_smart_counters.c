@@ -102,7 +102,7 @@ TEST(cached_operations_stay_within_their_bounds) {
     figures f = stats_since(&tr, &before, KEYS, "LOAD");
     assert_true(f.trips <= 2.06 && f.verbs <= 4.0); /* at this size one insert in twenty replaces a full node */
 
-    /* READ the leaves once more whose owner is now a new node, so that the cache contains these nodes */
+    /* READ the leaves once more whose deciding node is now a new node, so that the cache contains these nodes */
     for (uint64_t n = 0; n < KEYS; n++)
         get_number(&tr, n);
     far_session_stats(tr.session, &before);
@@ -161,7 +161,8 @@ static figures absent_key_costs(const char *options) {
 
 
 /* A get of an absent key costs one round trip. If its slot names another key's leaf, that leaf is READ together with
- * the owner; with fixed sizes the fingerprint in the word shows it, and the leaf is not READ. */
+ * the deciding node, in one batch. With fixed sizes a fingerprint in the slot word shows that the leaf has another key,
+ * so the leaf is not READ. */
 TEST(absent_keys_cost_one_round_trip) {
     figures any = absent_key_costs(NULL), fixed = absent_key_costs("key_size=8,value_size=8");
     assert_true(any.trips <= 1.02);

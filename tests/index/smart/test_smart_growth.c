@@ -44,7 +44,7 @@ static void expect_all(const char *more) {
 
 /* Growing a full list below a DIR node costs {READ header, READ list}, {CAS every word}, {WRITE copy, WRITE leaf, CAS
  * slot}, and one round trip more if they are on several memory nodes. The slot above is not READ
- * (find_from_parent_and_owner in find_cached.c). */
+ * (find_from_parent_and_node in find_cached.c). */
 TEST(the_slot_above_is_not_read) {
     full_list_below_a_wide_node(false);
     far_stats d = cost_of_growth();
@@ -89,7 +89,7 @@ TEST(a_node_that_came_between_stays) {
 
 
 /* The DIR node above the list was removed and its memory is reused, but A's cache still contains that node. A must not
- * change this memory. The guard is in find_from_parent_and_owner (find_cached.c): A changes a slot of the DIR node only
+ * change this memory. The guard is in find_from_parent_and_node (find_cached.c): A changes a slot of the DIR node only
  * after it has READ the node's header and found that the header is LIVE and has the right prefix. */
 TEST(a_node_above_that_is_gone_is_not_changed) {
     char wide[] = "n?";
@@ -162,8 +162,9 @@ static int count_broken_node(void *ctx, const char *what) {
 }
 
 
-/* A stray bit in a slot after the frontier would stop a later insert, and no operation READs that slot before. So check
- * READs it and reports the damage. Fails if check READs only as much as a scan does (read_missing_slots in scan.c). */
+/* A stray bit in a slot after the first unbound slot would stop a later insert, and no operation READs that slot
+ * before. So check READs it and reports the damage. Fails if check READs only as much as a scan does
+ * (read_missing_slots in scan.c). */
 TEST(a_check_covers_unused_slots) {
     open_stage(NULL, NULL);
     put_all(a, "naa nba nca nda nea nfa nga nha nia nja nka nla nma nna noa");

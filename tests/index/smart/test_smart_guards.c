@@ -23,12 +23,12 @@ static far_addr leaf_at(char first) {
 }
 
 
-/* Deletes that READ owner and leaf in one batch. */
+/* Deletes that READ the deciding node and the leaf in one batch. */
 
 /* A has written a leaf for "naa" in memory that B's cache names, and has not linked this leaf. C has linked its own
- * leaf for "naa". B deletes "naa" with {READ owner, READ leaf}. B must delete C's leaf, which the owner names. Fails if
- * take_paired_leaf (find_cached.c) does not compare the words: C's leaf would lose its slot and stay LIVE. */
-TEST(delete_uses_the_leaf_that_the_owner_names) {
+ * leaf for "naa". B deletes "naa" with {READ deciding node, READ leaf}. B must delete C's leaf, which the slot names.
+ * Fails if take_paired_leaf (find_cached.c) does not compare the words: C's leaf would lose its slot and stay LIVE. */
+TEST(delete_uses_the_leaf_that_the_slot_names) {
     uint32_t bytes = 40;
     open_stage("value_size=8", NULL);
     put_all(a, "nba nca nda nea nfa nga");
@@ -236,9 +236,10 @@ TEST(finished_update_is_not_written_again) {
 }
 
 
-/* A has failed. B and C have READ A's redo record. B makes the record its own to complete the update. C must wait for
- * B. Fails if complete_update (write_in_place.c) continues after its CAS of the owner failed: C would release the lock,
- * and C's value would be lost when B writes. */
+/* A has failed, so its update must be completed by another client. B and C have READ A's redo record. B makes itself
+ * the owner of the record by CAS, to complete the update. C must wait for B. Fails if complete_update
+ * (write_in_place.c) continues after this CAS has failed: C would release the lock, and C's value would be lost when B
+ * writes. */
 TEST(one_client_completes_an_interrupted_update) {
     far_addr record = hold_lock_of_nk(), leaf = leaf_at('n');
     far_sim_hold *hold = hold_after_reading_record(c, record, text[2]);

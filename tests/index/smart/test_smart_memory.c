@@ -210,21 +210,22 @@ TEST(aba_parent) {
 }
 
 
-/* B deletes "naa" with {READ owner, READ leaf}. A writes a leaf for "naa" that is never linked, and then another one in
- * the same memory that is linked. B must use the leaf that its owner names. Fails if the leaf is READ before its owner
- * (put_node_read in find_cached.c): the CAS of the leaf fails, the CAS of the slot succeeds, and A's key is lost. */
+/* B deletes "naa" with {READ deciding node, READ leaf}. A writes a leaf for "naa" that is never linked, and then
+ * another one in the same memory that is linked. B must use the leaf that the slot of the deciding node names. Fails if
+ * the leaf is READ before the node (put_node_read in find_cached.c): the CAS of the leaf fails, the CAS of the slot
+ * succeeds, and A's key is lost. */
 TEST(delete_batch_vs_unlinked_leaf) {
     uint32_t bytes = 40, node_bytes = 128;
     open_stage("value_size=8", NULL);
     far_sim_on_verb(s.world, note_written, &node_bytes);
     put_all(a, "nba nca nda nea nfa nga");
-    far_addr owner = written, first = recycle_leaf(&bytes);
+    far_addr node = written, first = recycle_leaf(&bytes);
     stage_start(a, FAR_OP_INSERT, "naa", V1);
     far_sim_hold *link = stage_hold(a, (far_sim_match){.kind = FAR_SIM_CAS});
     assert_int_equal(written, first);
     assert_int_equal(stage_do(c, FAR_OP_INSERT, "naa", V2), 0);
     stage_start(b, FAR_OP_DELETE, "naa", NULL);
-    far_sim_hold *look = stage_hold(b, (far_sim_match){.kind = FAR_SIM_READ, .from = owner, .to = owner + 128});
+    far_sim_hold *look = stage_hold(b, (far_sim_match){.kind = FAR_SIM_READ, .from = node, .to = node + 128});
     far_sim_release(link);
     stage_finish(a);
     assert_int_equal(a->result, FAR_ERR_EXISTS);

@@ -24,8 +24,8 @@ TEST(merge_over_a_prefix) {
 
 
 /* Race H8. B's cache names a leaf. A inserts keys next to this leaf, with new nodes above it. B must find the new keys,
- * although its cache leads to another key's leaf. The guard is find_from_owner (find_cached.c): a get may only report a
- * key as absent after it has READ the owner. */
+ * although its cache leads to another key's leaf. The guard is find_from_cached_node (find_cached.c): a get may report
+ * a key as absent only after it has READ the deciding node. */
 TEST(stale_negative_after_split) {
     open_stage("", NULL);
     put_all(a, "naaa nbaa");

@@ -338,9 +338,9 @@ TEST(a_frozen_node_above_an_empty_one_is_replaced_first) {
 
 /* ---- Many clients insert into one list ---- */
 
-/* Before each of A's CASes that would bind the frontier (the first unbound slot) of a list, B binds that slot; this
- * happens `times` times. With `full`, there is no memory for a DIR node. */
-static void lose_the_frontier(unsigned times, bool full) {
+/* A inserts into a list. Before each of A's first `times` CASes of the first unbound slot, B binds that slot, so A's
+ * CAS fails. With `full`, there is no memory for a DIR node. */
+static void lose_the_first_unbound_slot(unsigned times, bool full) {
     uint32_t bytes = smart_layout_bytes(SMART_DIR);
     char key[] = "n?";
     open_stage(NULL, NULL);
@@ -370,13 +370,13 @@ static void lose_the_frontier(unsigned times, bool full) {
 }
 
 
-/* An insert that has lost the frontier SMART_CONTENTION_LIMIT times replaces the list by a DIR node with its key,
- * although the list has room (list_is_contended in write_insert.c). With one loss less it takes a slot of the list.
- * Without memory for a DIR node the list stays. */
+/* An insert that has lost SMART_CONTENTION_LIMIT races for the first unbound slot replaces the list by a DIR node with
+ * its key, although the list has room (list_is_contended in write_insert.c). With one loss less it takes a slot of the
+ * list. Without memory for a DIR node the list stays. */
 TEST(a_contended_list_becomes_a_direct_node) {
-    lose_the_frontier(SMART_CONTENTION_LIMIT - 1, false);
-    lose_the_frontier(SMART_CONTENTION_LIMIT, false);
-    lose_the_frontier(SMART_CONTENTION_LIMIT, true);
+    lose_the_first_unbound_slot(SMART_CONTENTION_LIMIT - 1, false);
+    lose_the_first_unbound_slot(SMART_CONTENTION_LIMIT, false);
+    lose_the_first_unbound_slot(SMART_CONTENTION_LIMIT, true);
 }
 
 

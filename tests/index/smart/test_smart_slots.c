@@ -4,9 +4,9 @@
 #include "test.h"
 
 
-/* Race H1. A is about to bind the frontier for partial key p. B deletes the key of another slot and inserts a key with
- * partial key p. A continues. Only one slot may belong to p. Fails if a delete clears its slot: check reports two
- * slots, or one key is lost. */
+/* Race H1. A is about to bind the first unbound slot to partial key p. B deletes the key of another slot and inserts a
+ * key with partial key p. A continues. Only one slot may belong to p. Fails if a delete clears its slot: check reports
+ * two slots, or one key is lost. */
 TEST(dup_partial_reuse) {
     open_stage(EAGER, NULL);
     put_all(a, "naa nba nca");
@@ -38,8 +38,8 @@ TEST(rebound_slot_stale_cache) {
 }
 
 
-/* Race H3. A is about to bind the frontier of a node. B deletes a key, so that the node is merged away. A continues,
- * and its key is present. Fails if the frontier is not frozen (freeze_round in restructure.c). */
+/* Race H3. A is about to bind the first unbound slot of a node. B deletes a key, so that the node is merged away. A
+ * continues, and its key is present. Fails if the first unbound slot is not frozen (freeze_round in restructure.c). */
 TEST(insert_vs_merge) {
     open_stage(EAGER, NULL);
     put_all(a, "naa nba");
@@ -52,8 +52,8 @@ TEST(insert_vs_merge) {
 }
 
 
-/* Race H3. A is about to bind the frontier (the first unbound slot) of a node. B deletes both keys of the node, so that
- * the node is removed. A continues, and its key is present. */
+/* Race H3. A is about to bind the first unbound slot of a node. B deletes both keys of the node, so that the node is
+ * removed. A continues, and its key is present. */
 TEST(insert_vs_empty_removal) {
     open_stage(EAGER, NULL);
     put_all(a, "naa nba");
