@@ -19,10 +19,9 @@ typedef struct far_explore {
     const char *sim;            /* more options of the simulator, for example "atomic_bytes=8"; NULL: none */
     far_explore_step prepare;   /* runs first, on the survivor's compute node; may be NULL */
     far_explore_step victim;    /* the operation during which the client is killed; its result is ignored */
-    far_explore_step
-        /* the operation of a second client, which runs after each kill of the first client and is itself killed at each
-         * of its verbs; NULL: there is no second client */
-        second;
+    /* the operation of a second client, which runs after each kill of the first client and is itself killed at each of
+     * its verbs; NULL: there is no second client */
+    far_explore_step second;
     far_explore_step survive; /* runs after the kills; checks the index and continues to work */
     unsigned stride;          /* the second client is killed at every stride-th verb; 0 and 1: at each verb */
     bool every_unit;          /* also kill the client after each tearing granule of each WRITE */

@@ -32,9 +32,8 @@ typedef struct far_history_op {
     far_bytes value; /* the value that was written, or that a get returned */
     bool has_value;  /* false for a delete, a scan, and a get that found nothing */
     bool has_to;
-    int64_t
-        /* 0 or FAR_ERR_*; for a scan, the number of pairs or FAR_ERR_*; undefined while `end` is FAR_HISTORY_NEVER */
-        result;
+    /* 0 or FAR_ERR_*; for a scan, the number of pairs or FAR_ERR_*; undefined while `end` is FAR_HISTORY_NEVER */
+    int64_t result;
     int64_t start, end;
     /* Upper bound of the range of a scan; valid if has_to is true. Only scans use this field and the following ones. */
     far_bytes to;

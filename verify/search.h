@@ -38,10 +38,9 @@ typedef struct far_step {
     uint32_t value;
     int64_t start;
     int64_t end; /* time of the step's end; FAR_HISTORY_NEVER: the step is optional and has no end event */
-    int64_t
-        /* Used by search_unique.c, for writes: the time at which all reads of the written value have started. From then
-         * on, another write may overwrite the value. */
-        ripe;
+    /* Used by search_unique.c, for writes: the time at which all reads of the written value have started. From then on,
+     * another write may overwrite the value. */
+    int64_t ripe;
 } far_step;
 
 typedef struct far_search {

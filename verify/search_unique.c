@@ -19,7 +19,9 @@
 #include <string.h>
 
 enum { PHASE_ABSENT, PHASE_PRESENT, PHASE_LOCKED };
-/* The ways to change a key between absent and present: by an insert or delete, by a put, or by an optional write. */
+/* The ways in which change_presence makes an absent key present, or a present key absent. WAY_STEP uses an insert or a
+ * delete, and WAY_PUT uses a put. WAY_CUT uses an optional write of the lists `ups` and `downs`: a write whose result
+ * its client never got, so that the write takes effect once, at any moment after its start, or never (linear.h). */
 enum { WAY_STEP, WAY_PUT, WAY_CUT, WAYS };
 
 
@@ -262,9 +264,8 @@ static void keep_locked(far_collect *sweep, const far_config *c, const far_step 
     apply_ripe_steps(sweep, locked, FAR_STEP_INSERT, n->inserts);
     apply_ripe_steps(sweep, locked, FAR_STEP_PUT, n->puts);
     apply_ripe_steps(sweep, locked, FAR_STEP_DELETE, n->deletes);
-    if (n->inserts + n->puts + n->deletes + n->cut_ups + n->cut_downs >
+    if (n->inserts + n->puts + n->deletes + n->cut_ups + n->cut_downs > 0) {
         /* Between these changes the key was both absent and present at this moment, so both moments are recorded. */
-        0) {
         become_absent(sweep, locked);
         become_present(sweep, locked);
         locked->state = ends_absent ? PHASE_ABSENT : PHASE_PRESENT;

@@ -24,9 +24,8 @@ int far_records_claim(far_records *records, uint64_t bound, uint64_t *record) {
         if (next >= bound || next >= records->limit)
             return FAR_ERR_NOT_FOUND;
         uint64_t low = atomic_load_explicit(&records->acknowledged, memory_order_acquire);
-        if (next >= low &&
-            /* If next < low, another thread claimed this number in the meantime, so the exchange fails */
-            next - low >= FAR_RECORDS_WINDOW)
+        /* If next < low, another thread has claimed this number in the meantime, and the exchange below fails. */
+        if (next >= low && next - low >= FAR_RECORDS_WINDOW)
             return FAR_ERR_BUSY;
     } while (!atomic_compare_exchange_weak_explicit(&records->claimed, &next, next + 1, memory_order_relaxed,
                                                     memory_order_relaxed));

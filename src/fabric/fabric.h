@@ -51,10 +51,9 @@ typedef enum far_verb_kind { FAR_READ, FAR_WRITE, FAR_CAS, FAR_FAA, FAR_MASKED_C
 enum {
     /* The verb starts after all earlier verbs of the connection have completed. This costs a round trip. */
     FAR_VERB_FENCE = 1,
-    FAR_VERB_UNPROVEN =
-        /* The memory may have been freed or reused, and the index validates the result of the verb. Allowed for READs,
-         * and for atomics on objects of a stable type. */
-    2,
+    /* The memory may have been freed or reused, and the index validates the result of the verb. Allowed for READs, and
+     * for atomics on objects of a stable type. */
+    FAR_VERB_UNPROVEN = 2,
     /* The pool itself posts this verb, which may therefore access free memory, for example to wipe it. The memory
      * checker does not report such a verb. */
     FAR_VERB_SYSTEM = 4,

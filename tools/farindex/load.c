@@ -62,9 +62,8 @@ struct loading {
     uint64_t pairs;                 /* number of pairs that are loaded */
     _Atomic uint64_t refused_place; /* place of the first pair that was refused, or 0; changed under the lock */
     char refusal[512];
-    item
-        /* type of the item that was read last and is not yet processed; its bytes are in `key` and `value` */
-        next_item;
+    /* type of the item that was read last and is not yet processed; its bytes are in `key` and `value` */
+    item next_item;
     cli_bytes key, value;
     const char *item_error; /* description of the error, if `next_item` is ITEM_BAD */
     char *line;

@@ -162,9 +162,8 @@ static void serve_peer(server_peer *peer) {
             net_channel_queued(&peer->channel) < SERVING_QUEUED_MAX && !net_channel_has_message(&peer->channel);
         peer->channel.drained = false;
         got = may_read ? net_channel_receive(&peer->channel) : 0;
-        bool all =
-            /* if the peer has closed its end, the end of stream has to be read, too */
-            !peer->channel.tls && peer->channel.drained && !peer->half_closed;
+        /* if the peer has closed its end, the end of stream has to be read, too */
+        bool all = !peer->channel.tls && peer->channel.drained && !peer->half_closed;
         do {
             if (!server_serve_messages(peer))
                 peer->ended = true;
@@ -409,8 +408,8 @@ static int listen_at(net_server *server, const net_endpoint *endpoint) {
             "%s: other hosts can read plain text on this address: give --secret or certificates, or --insecure",
             server->config.listen.text);
     server->listener = socket(endpoint->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    /* SO_REUSEADDR permits a restarted daemon to use its address at once. */
     if (server->listener < 0 ||
-        /* SO_REUSEADDR: a restarted daemon can use its address at once */
         setsockopt(server->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
         bind(server->listener, (const struct sockaddr *)&endpoint->address, endpoint->length) < 0 ||
         listen(server->listener, BACKLOG) < 0)

@@ -23,9 +23,9 @@ typedef enum {
     MESSAGE_FENCE,
     MESSAGE_EVICT,
     MESSAGE_END,
-    MESSAGE_TIMER
     /* MESSAGE_TIMER is never sent to a node. Its sim_message is only the argument of a timer that the connection starts
      * when a node is down. */
+    MESSAGE_TIMER
 } message_kind;
 
 typedef struct control_request { /* a control message of a session that some nodes have not answered yet */

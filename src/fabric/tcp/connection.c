@@ -530,9 +530,8 @@ void tcp_wait_for_notification(far_conn *base, far_parker *parker, uint64_t unti
     struct epoll_event events[EVENTS];
     far_host *host = c->conn.fabric->host;
     if (c->closed_in_child || !prepare_notification_epoll(c)) {
-        uint64_t soon =
-            /* Without descriptors this thread cannot sleep until a notification arrives, so it returns often. */
-            c->closed_in_child ? until : far_host_now(host) + NOTIFICATION_POLL_NS;
+        /* Without descriptors this thread cannot sleep until a notification arrives, so it returns often. */
+        uint64_t soon = c->closed_in_child ? until : far_host_now(host) + NOTIFICATION_POLL_NS;
         host->ops->park(host, parker, until < soon ? until : soon);
         return;
     }

@@ -159,9 +159,8 @@ static int search_tree(chime_op *op, answer *a) {
                           (err = chime_move_right(op, 0, from, leaf, &moves)) == CHIME_RIGHT;
              err = 0)
             from = leaf;
-        if (err == CHIME_STALE && op->absorber &&
+        if (err == CHIME_STALE && op->absorber && chime_ptr_is_in_pool(op, op->absorber)) {
             /* The left neighbour has absorbed the leaf and contains its items now. */
-            chime_ptr_is_in_pool(op, op->absorber)) {
             leaf = op->absorber;
             err = search_leaf(op, &leaf, a);
         }

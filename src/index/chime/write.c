@@ -14,12 +14,8 @@
 /* A contended leaf is split early only if at least one in this number of its slots is occupied. */
 #define CONTENDED_FILL 5
 
-typedef enum {
-    ROUTE_DESCENT,
-    ROUTE_SIBLING,
-    ROUTE_ABSORBER
-    /* how the operation found the leaf: by a descent, a sibling pointer, or the absorber field of a merged leaf */
-} route_kind;
+/* How the operation found the leaf: by a descent, by a sibling pointer, or by the absorber field of a merged leaf. */
+typedef enum { ROUTE_DESCENT, ROUTE_SIBLING, ROUTE_ABSORBER } route_kind;
 
 
 /* Preparing a value block, which is done before the lock is taken. */
@@ -340,11 +336,11 @@ static int change_locked_leaf(chime_op *op, chime_change *c, chime_node *n, chim
         chime_batch_change_reads(op, c, n, c->slots_read);
         if ((err = chime_wait(op)) < 0)
             return err;
-    } else if (c->shared_image && op->new_block &&
-               /* If the lock was handed over by another task, no batch was posted to take it. The WRITE of the new
-                * block is therefore waited for here, before a slot refers to the block. */
-               (err = chime_wait(op)) < 0)
+    } else if (c->shared_image && op->new_block && (err = chime_wait(op)) < 0) {
+        /* The lock was handed over by another task, so no batch was posted to take it. Therefore the operation waits
+         * here for the WRITE of the new block, before a slot refers to the block. */
         return err;
+    }
     if ((err = validate_leaf(op, n, leaf)) == CHIME_RIGHT)
         return (err = insert_for_waiters(op, c, n)) < 0 ? err : CHIME_RIGHT;
     if (err != 0 || (err = chime_find_item(op, n, &slot, st->key_fits_word ? NULL : &block)) < 0)
@@ -464,9 +460,8 @@ static int write_key(chime_op *op, chime_change *c) {
         for (from = leaf; (err = change_leaf(op, c, &leaf, moves ? ROUTE_SIBLING : ROUTE_DESCENT)) == CHIME_RIGHT &&
                           (err = chime_move_right(op, 0, from, leaf, &moves)) == CHIME_RIGHT;)
             from = leaf;
-        if (err == CHIME_STALE && op->absorber &&
+        if (err == CHIME_STALE && op->absorber && chime_ptr_is_in_pool(op, op->absorber)) {
             /* The left neighbour has absorbed the leaf, so the operation continues there. */
-            chime_ptr_is_in_pool(op, op->absorber)) {
             leaf = op->absorber;
             err = change_leaf(op, c, &leaf, ROUTE_ABSORBER);
             err = err == CHIME_RIGHT ? CHIME_STALE : err;

@@ -198,10 +198,9 @@ static int resolve_uncertain_handover(chime_op *op, chime_change *c, chime_node 
         int err = chime_wait(op);
         if (err < 0)
             return err;
-        if (tail[CHIME_TAIL_L] == handover[HANDOVER_LOCK] &&
+        if (tail[CHIME_TAIL_L] == handover[HANDOVER_LOCK] && !ours) {
             /* The lines of this READ may be older than its lock word. The leaf is READ once more, because now no client
              * writes to it. */
-            !ours) {
             ours = true;
             continue;
         }

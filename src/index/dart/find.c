@@ -78,9 +78,8 @@ static int add_view_reads(far_task *t, const far_index *index, const dart_node *
     bool one_bucket = dart_buckets(node->type, dart->bucket) == 1 && node->type != DART_N256;
     *view = (dart_view){.node = *node};
     dart_slot_range(dart, node->type, node->depth, dart_symbol(f->key, node->depth), &view->first, &view->count);
-    if (node->type == DART_N256 &&
+    if (node->type == DART_N256 && f->seek == DART_SEEK_DELETE) {
         /* A delete also reads the neighbouring slots, which show whether the node may have become empty. */
-        f->seek == DART_SEEK_DELETE) {
         view->first -= view->first % dart->bucket;
         view->count =
             view->first + dart->bucket <= DART_NODE_SLOTS_MAX ? dart->bucket : DART_NODE_SLOTS_MAX - view->first;
@@ -280,10 +279,9 @@ static int process_header(far_task *t, far_index *index, dart_find *f) {
     unsigned same = dart_common_prefix(prefix, f->key);
     if (same < f->header_node.depth)
         return finish_diverged(index, f, prefix, same);
-    f->proven_depth =
-        /* This is the depth of the node at which the descent ended, or of its child. A child whose depth exceeds the
-         * key's length cannot be on the key's path. */
-        f->header_node.depth;
+    /* This is the depth of the node at which the descent ended, or of its child. A child whose depth exceeds the key's
+     * length cannot be on the key's path. */
+    f->proven_depth = f->header_node.depth;
     return finish_descent(f, DART_ABSENT);
 }
 

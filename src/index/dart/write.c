@@ -117,10 +117,9 @@ static int change_leaf(far_task *t, far_index *index, dart_write *w) {
         return dart_write_replace_node(t, index, w, at, true, piggyback);
     }
     w->old = 0;
-    if (dart_of(index)->absorb &&
+    if (dart_of(index)->absorb && !dart_is_inner(seen)) {
         /* Another write superseded the old leaf after this operation had read that leaf. So this write linearizes
          * immediately before the other write, although the leaf of this write is never linked. */
-        !dart_is_inner(seen)) {
         f->batch_mark = f->linearization_mark;
         return DART_WRITE_SUPERSEDED;
     }

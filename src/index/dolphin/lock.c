@@ -120,9 +120,9 @@ static bool location_is_same_leaf(const dolphin_location *location, uint64_t ent
  * 0, and the client that replaces the leaf waits for 0. */
 static int wait_until_replaced(dolphin_op *op, far_scratch_mark here, dolphin_location *location) {
     uint64_t leaf = location->entry, *spear;
-    bool again = location->node_is_fresh ||
-                 /* Otherwise the replacement has probably finished, so the first poll is made without a pause. */
-                 (op->full_leaf && dolphin_entries_match(op->full_leaf, leaf));
+    /* If the node comes from the cache, the replacement has probably finished already, so the first poll is made
+     * without a pause. If this operation found the leaf full, its replacement has just begun. */
+    bool again = location->node_is_fresh || (op->full_leaf && dolphin_entries_match(op->full_leaf, leaf));
     if (atomic_load(gate_for(op, leaf)) == dolphin_entry_addr(leaf)) {
         int err = dolphin_gate_wait(op, leaf);
         far_scratch_back(op->t, here);

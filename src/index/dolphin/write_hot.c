@@ -75,9 +75,8 @@ int dolphin_update_hot(dolphin_op *op, const dolphin_location *location, unsigne
     dolphin_free_value(op, vword);
     if (value_word_is_usable(seen))
         dolphin_slot_hint_set_value(op, location->entry, slot, seen);
-    bool deleted =
-        /* The key was deleted, not moved to another leaf: recovery marks moved slots as holes. */
-        seen == 0 && alive == dolphin_kword_with_state(held, DOLPHIN_SLOT_DEAD);
+    /* The key was deleted, not moved to another leaf: recovery marks moved slots as holes. */
+    bool deleted = seen == 0 && alive == dolphin_kword_with_state(held, DOLPHIN_SLOT_DEAD);
     return value_word_is_usable(seen) || deleted ? 0 : 1;
 }
 

@@ -67,9 +67,8 @@ static bool entry_is_in_right_bucket(shard_traversal *r, uint64_t word, const sh
 /* Checks the filter bit of a key at level 2 or 3. Returns 1 if the filter in the header of the key's main bucket has
  * the bit of the key, which is required for every such key; 0 if not; or an error. */
 static int check_key_in_filter(shard_traversal *r, uint64_t h, unsigned generation) {
-    int err =
-        /* the key may belong to a doubling that began after this root word was read */
-        shard_refresh_root(r->t, r->part);
+    /* the key may belong to a doubling that began after this root word was read */
+    int err = shard_refresh_root(r->t, r->part);
     uint64_t root = atomic_load_explicit(&r->part->root, memory_order_acquire), header;
     for (unsigned d = shard_root_d(root) + 1; err >= 0 && d-- > 0;) {
         far_addr addr;

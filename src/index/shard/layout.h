@@ -229,10 +229,9 @@ enum {
     SHARD_DIR_L2 = 0, /* table words of the even and the odd generation; 0 means no table */
     SHARD_DIR_L3 = 2,
     SHARD_DIR_SEGMENT = 4, /* for each segment: address of the segment, or of the array of its extents */
-    SHARD_DIR_PROGRESS =
-        /* for each version: address of the progress table, which has the cursors and done words of the sweep and the
-         * drain */
-    SHARD_DIR_SEGMENT + SHARD_VERSIONS,
+    /* for each version: address of the progress table, which has the cursors and done words of the sweep and the
+     * drain */
+    SHARD_DIR_PROGRESS = SHARD_DIR_SEGMENT + SHARD_VERSIONS,
     SHARD_DIR_WORDS = SHARD_DIR_PROGRESS + SHARD_VERSIONS + 4,
 };
 _Static_assert(SHARD_DIR_WORDS % 8 == 0, "whole lines");
@@ -522,9 +521,8 @@ static inline unsigned shard_next_cycle(uint64_t header, uint64_t epoch) {
     unsigned now = shard_header_cycle(header), turn = (unsigned)(epoch % EPOCHS);
     if (now == 0)
         return 1 + turn * CYCLES;
-    unsigned later =
-        /* number of epochs (modulo 6) by which the epoch of the current cycle is later than `epoch` */
-        ((now - 1) / CYCLES + EPOCHS - turn) % EPOCHS;
+    /* number of epochs (modulo 6) by which the epoch of the current cycle is later than `epoch` */
+    unsigned later = ((now - 1) / CYCLES + EPOCHS - turn) % EPOCHS;
     if (later == 0)
         return now % CYCLES ? now + 1 : 0;
     return later < 3 ? 0 : 1 + turn * CYCLES;

@@ -29,10 +29,9 @@ struct shard_traversal {
     uint64_t table[4];       /* table words of levels 2 and 3, as last read */
     far_walk *walk;          /* the mark phase to which objects are reported; NULL: none */
     far_report *report;      /* the check to which problems are reported; NULL: none */
-    unsigned
-        /* number of abandoned locks reported so far; limited, because a check waits for some epochs before it reports a
-         * lock */
-        stuck;
+    /* number of abandoned locks reported so far; limited, because a check waits for some epochs before it reports a
+     * lock */
+    unsigned stuck;
     far_usage *usage;      /* result of usage; NULL = not wanted */
     far_load *load;        /* result of load; NULL = not wanted */
     shard_counted counted; /* keys counted so far, for usage and load */

@@ -133,9 +133,8 @@ static int request_and_wait_for_blocks(far_task *t) {
         err = request_block_release(t, &number);
     if (err == 0)
         err = far_request_wait(t, number, STALL_TICKS * far_tick(far_task_fabric(t)));
-    int superseded =
-        /* a request that was not acknowledged in time is not repeated */
-        err == 0 ? read_whether_superseded(t, number) : 0;
+    /* a request that was not acknowledged in time is not repeated */
+    int superseded = err == 0 ? read_whether_superseded(t, number) : 0;
     if (err >= 0)
         err = superseded < 0 ? superseded : do_housekeeping_and_pause(t);
     return err < 0 ? err : superseded;

@@ -166,9 +166,9 @@ static bool has_tick_work(far_task *t, far_store *s) {
 
 int far_memory_tick(far_task *t) {
     far_store *s = far_store_of(t);
+    /* While a lost session is not fenced, its verbs may still change blocks and bits, so the tick does nothing. */
     if (t->session->lost || t->pin.epoch != 0 ||
         atomic_load_explicit(&far_task_pool(t)->epochs.current, memory_order_relaxed) == 0 || !has_tick_work(t, s) ||
-        /* while a lost session is not fenced, its verbs may still change blocks and bits */
         far_pins_are_unfenced(far_task_pool(t)) || atomic_exchange_explicit(&s->ticking, true, memory_order_acquire))
         return 0;
     int err = far_pin_take(t);

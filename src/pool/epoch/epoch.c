@@ -191,10 +191,9 @@ static int activate_handle(far_task *t) {
     epochs->write_unconfirmed = err < 0 && t->session->lost;
     uint32_t number = err < 0 ? 0 : far_request_unpack(request).number;
     if (err == 0 && number != epochs->answered && !far_number_is_newer(number, epochs->answered))
-        err =
-            /* request numbers wrapped around while the handle was quiescent; without this WRITE, its last
-             * acknowledgement would look newer than the current request */
-            publish_pin(t, word, number);
+        /* request numbers wrapped around while the handle was quiescent; without this WRITE, its last acknowledgement
+         * would look newer than the current request */
+        err = publish_pin(t, word, number);
     if (err < 0)
         return err;
     far_pin_count(t, epoch);

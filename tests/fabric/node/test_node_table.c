@@ -342,9 +342,8 @@ TEST(no_verb_takes_effect_after_failure) {
         failures += w.failures;
         refusals += w.refusals;
     }
-    assert_true(verbs > 10000 && failures > 1000 &&
-                /* Fewer refusals would mean that the exploration has not tested fenced sessions often enough. */
-                refusals > 1000);
+    /* Fewer refusals would mean that the exploration has not tested fenced sessions often enough. */
+    assert_true(verbs > 10000 && failures > 1000 && refusals > 1000);
 }
 
 

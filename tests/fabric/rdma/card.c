@@ -252,9 +252,8 @@ static int take_requests(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv
     for (; wr; wr = wr->next) {
         unsigned at = (qp->first + qp->count++) % WRS;
         bool inlined = wr->send_flags & IBV_SEND_INLINE;
-        if (qp->count > RDMA_SLOTS ||
-            /* The request exceeds the limits with which the queue pair was created. */
-            (inlined && wr->sg_list->length > card.inline_max))
+        /* A request beyond the limits with which the queue pair was created is a bug of the fabric. */
+        if (qp->count > RDMA_SLOTS || (inlined && wr->sg_list->length > card.inline_max))
             abort();
         qp->wrs[at] = *wr;
         qp->places[at] = *wr->sg_list;

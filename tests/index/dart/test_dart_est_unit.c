@@ -356,9 +356,8 @@ TEST(the_greedy_choice_saves_most_reads) {
     for (unsigned i = 0; i < DART_SAMPLES; i++) /* no length is shorter than the key */
         samples[i] = make_sample(2, 3, (unsigned[]){0, 1, 2});
     assert_int_equal(dart_choose_lengths(samples, DART_SAMPLES, 8, lengths), 0);
-    samples[0] =
-        /* a node that is more than 63 bytes deeper than the prefix cannot be registered */
-        make_sample(200, 2, (unsigned[]){0, 140});
+    /* a node that is more than 63 bytes deeper than the prefix cannot be registered */
+    samples[0] = make_sample(200, 2, (unsigned[]){0, 140});
     assert_true(dart_choose_lengths(samples, 1, 8, lengths) == 1 && lengths[0] >= 77);
 }
 

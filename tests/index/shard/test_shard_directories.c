@@ -99,9 +99,8 @@ static void chunk_of_the_previous_directory_on(const variant *variant) {
         double_by(&s, &s.a);
         begin_chunk(n == 0 ? &s.c : &s.b, n == 0 ? 5 : 1);
         stage_actor *mover = n == 0 ? &s.b : &s.c;
-        assert_true(n == 0 ||
-                    /* C has not swept these buckets, so they must not count as swept */
-                    shard_state_of(s.b.index)->part[0].next < 5);
+        /* C has not split these buckets, so they must not count as split */
+        assert_true(n == 0 || shard_state_of(s.b.index)->part[0].next < 5);
         work_until(&s, mover, SHARD_DRAIN);
         for (uint64_t bucket = 0; bucket < 32; bucket++) {
             unsigned header = shard_header_at(shard_state_of(s.a.index));

@@ -46,9 +46,8 @@ static void an_insert_during_a_split_on(const variant *variant) {
     open_stage(&s, variant, 0, TWO_LINES);
     fill_and_grow(&s);
     const shard_state *st = shard_state_of(s.a.index);
-    key k =
-        /* k stays at the next doubling too, so that a torn image would be accepted for it */
-        key_of_first_line(&s.a, false, 20);
+    /* k stays at the next doubling too, so that a torn image would be accepted for it */
+    key k = key_of_first_line(&s.a, false, 20);
     for (unsigned i = 21; shard_key_moves(hash_of(&s.a, k), st->p, st->b, 2); i++)
         k = key_of_first_line(&s.a, false, i);
     start(&s.b, FAR_OP_INSERT, k, 5);

@@ -155,9 +155,8 @@ bool dart_est_redirect_add_cas(far_task *t, far_index *index, const dart_start *
     uint64_t hash = dart_est_hash(est, prefix.data, old->length);
     unsigned fingerprint = dart_est_fingerprint_of(est, hash), delta = new->depth - old->length;
     *redirect = (dart_redirect){.entry = entry_address(t, est, old, hash), .node = *new, .hash = hash};
-    if (!redirect->entry ||
-        /* the claim of the new node is released after the queued commit was executed */
-        !dart_est_claim_node(&est->claims, far_task_client(t), new->addr))
+    /* The claim of the new node is released after the queued commit was executed. */
+    if (!redirect->entry || !dart_est_claim_node(&est->claims, far_task_client(t), new->addr))
         return false;
     redirect->slot = old->position - 1;
     redirect->expected = dart_est_word(fingerprint, delta, old->node.type, old->node.addr);
