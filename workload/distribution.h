@@ -20,7 +20,8 @@ typedef struct far_zipf {
     uint64_t items;
     double theta, alpha, zeta, eta, second, two_power; /* second: zeta(2); two_power: 2^(1-theta) */
     double direct[FAR_ZIPF_DIRECT + 1];                /* zeta(0..FAR_ZIPF_DIRECT), computed as a sum */
-    double tail_start;                                 /* the Euler-Maclaurin terms at FAR_ZIPF_DIRECT */
+    /* antiderivative and Euler-Maclaurin correction of zeta at FAR_ZIPF_DIRECT; far_zipf_zeta subtracts it */
+    double tail_start;
 } far_zipf;
 
 int far_zipf_init(far_zipf *z, double theta,

@@ -24,9 +24,11 @@ void wire_finish(wire *g, const far_batch *batch);
 uint64_t wire_read(wire *g, far_addr addr);
 void wire_batch_is_done(far_batch *batch); /* callback of a completed batch; does nothing */
 
-/* wire_dial makes a bare connection to a memory node, on which a test sends messages itself. wire_ask_for_too_much
- * sends more requests than the socket buffers can hold answers for. */
+/* Makes a bare connection to a memory node, on which a test sends and receives messages itself. */
 net_link wire_dial(const char *where, net_purpose purpose);
-uint64_t wire_ask_for_too_much(net_channel *channel); /* returns the number of requests that were sent */
+/* Sends so many READ requests that their answers, 24 MiB in all, do not fit into the socket buffers between the daemon
+ * and the test, and receives none of the answers. So the daemon cannot send all of them. Returns the number of
+ * requests. */
+uint64_t wire_ask_for_too_much(net_channel *channel);
 
 #endif

@@ -15,8 +15,9 @@
 #define TRIES 400
 
 
-/* Returns the capability of the rule that was violated although it is claimed, "" for a rule of all fabrics, or NULL if
- * none was. `claim` changes the capabilities. */
+/* Runs the self-test on a fabric. `claim`, if it is not NULL, first changes the capabilities that the fabric claims.
+ * Returns NULL if no rule was violated that follows from the claims. Otherwise returns the name of the capability that
+ * the violated rule belongs to, or "" if it is a rule of all fabrics. */
 static const char *find_violation(const char *uri, void (*claim)(far_capabilities *can)) {
     far_pool *pool;
     far_selftest_result results[FAR_SELFTESTS];

@@ -390,8 +390,12 @@ void chime_batch_read_s(chime_op *op, chime_node *n, unsigned which);
 void chime_batch_read_node_and_s(chime_op *op, chime_node *n);
 /* READs the tail of p and waits. Checks nothing, so p may be outdated. Allocates the image if there is none. */
 int chime_read_tail(chime_op *op, chime_ptr p, chime_node *n);
-/* Returns whether both values of S (READ before and after the node) are equal and not busy, so at most one change
- * overlapped the READ. */
+/* Returns whether the two values of S (the structure nonce in the tail), which were READ before and after the node, are
+ * equal and not busy. Every insert, delete, split and merge of a node writes the changed lines first and a new value of
+ * S last, under the lock. So equal values prove that no such change ended between the two READs of S, and at most one
+ * overlapped with the READ of the node. The image may show a part of that one change. The caller detects this because
+ * the lines then have different versions (chime_node_is_consistent), or a hop bitmap does not agree with the items
+ * (chime_hop_bitmap_agrees). */
 bool chime_read_is_stable(const chime_node *n);
 /* Called when a READ of the node showed a change in progress. Backs off until the next READ is worthwhile, and repairs
  * the node if its lock holder failed. Fails with FAR_ERR_CORRUPT if the node stays inconsistent although its lock is

@@ -105,8 +105,9 @@ typedef struct dart_step { /* a node on the path, and the slot that was followed
     dart_node node;
     far_addr slot; /* address of the slot; 0: the bucket is full and has no slot for the key's symbol */
     uint64_t word; /* the slot's word as it was read */
-    /* Read delegation (RDWC): mark of a batch. At some moment after this batch was posted, the word was in a linked
-     * node. */
+    /* Number of a batch (far_rdwc_mark in common/rdwc.h). At some moment after this batch was posted, `word` was in a
+     * linked node. A descent that ends at this step passes the number to far_rdwc_done, so that RDWC gives the result
+     * only to operations that had begun before this batch. */
     uint32_t linearization_mark;
 } dart_step;
 

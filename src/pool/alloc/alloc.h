@@ -114,7 +114,9 @@ int far_memory_stat(struct far_task *t, far_pool_usage *usage, void (*each)(void
 /* Checks the tables of the allocator and reports each problem. The caller has no pin. */
 struct far_report;
 int far_memory_check(struct far_task *t, struct far_report *report);
-/* Reports an invalid free that this handle recorded: the object was not in use, or is still in use. */
+/* Reports an invalid free, if this handle has recorded one since the last report. A free is invalid if no object was in
+ * use at the address, or if a collection later found that the freed object is still linked. Both are signs of damaged
+ * memory. */
 void far_memory_check_invalid_free(struct far_task *t, struct far_report *report);
 
 uint64_t far_alloc_round(uint64_t size);

@@ -162,7 +162,9 @@ static int examine_suspect(far_walk *walk, far_index *index, unsigned type, far_
     (void)type, (void)size;
     if (!bits || !(bits[granule / FAR_WORD_GRANULES] & bit))
         return 0;
-    /* each suspect is examined only once, because another client may change the bit afterwards */
+    /* The bit of the suspect is cleared, so that the suspect is examined and counted only once, even if the walk
+     * reaches the object again. By then another client may have changed the free bit, so a second examination could
+     * give another answer. */
     bits[granule / FAR_WORD_GRANULES] &= ~bit;
     if (index)
         snprintf(who, sizeof(who), "index '%s'", index->name);

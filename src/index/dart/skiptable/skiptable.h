@@ -304,7 +304,9 @@ typedef struct dart_registration {
 typedef struct dart_registration_queue {
     far_spin lock;
     unsigned count;
-    unsigned count_at_idle; /* value of count at the last call of housekeeping */
+    /* Value of `count` at the last call of housekeeping. Housekeeping empties the queue only if `count` has not changed
+     * since then, because a queue that still grows soon has enough nodes for a full batch. */
+    unsigned count_at_idle;
     bool task_spawned;      /* a task that will execute the queued registrations was spawned */
     dart_registration entries[DART_REGISTRATIONS];
 } dart_registration_queue;
