@@ -39,7 +39,8 @@ static int is_right(const slot *s) {
            memcmp(s->value, expected, (size_t)length) == 0;
 }
 
-/* Runs one operation of this kind for each pair. Returns how many of them gave the expected result, or an error. */
+/* Runs one operation of this kind for each pair. Returns the number of operations with the expected result, or an
+ * error. */
 static int run_all(far_session *session, far_index *index, far_op_kind kind, int pairs) {
     static slot slots[WINDOW];
     slot *idle[WINDOW];

@@ -1,5 +1,5 @@
-/* Counts the round trips and verbs of each operation on the key "apple", for one kind of index or for all of them. The
- * pages in docs/guide show what it prints and explain the numbers.
+/* Counts the round trips and verbs of each operation on the key "apple", for one kind of index or for all kinds. The
+ * pages in docs/guide show its output and explain the numbers.
  *     cc verbs.c $(pkg-config --cflags --libs farindex) -o verbs && ./verbs dart 'sim:seed=1' */
 #include <farindex.h>
 #include <stdio.h>
