@@ -81,7 +81,8 @@ static inline __attribute__((always_inline)) far_task *far_call_begin(far_sessio
 }
 
 
-/* Ends the direct task (if t is not NULL), leaves the session and returns the result of the call. */
+/* Ends the direct task that far_call_begin returned (NULL if the call ran on a coroutine instead), leaves the session,
+ * and returns the result of the call. */
 static inline __attribute__((always_inline)) int far_call_end(far_session *s, far_task *t, int result) {
     if (t)
         far_task_end(t);

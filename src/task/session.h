@@ -87,7 +87,9 @@ struct far_task {
     char words[FAR_MESSAGE_BYTES];
 
     far_wait_for waits_for;  /* what the task waits for; valid while its state is FAR_TASK_WAITING */
-    uint64_t wake_at;        /* latest time of a wake-up for a waiting task, or FAR_TIME_NEVER */
+    /* deadline of the wait: at this time the task is woken if no other wake-up came before; FAR_TIME_NEVER: no
+     * deadline */
+    uint64_t wake_at;
     atomic_bool wake_queued; /* the task is in the session's stack of woken tasks */
     far_task *woken_next;
 
