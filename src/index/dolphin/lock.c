@@ -35,7 +35,9 @@ static int batch_lock(dolphin_op *op, uint64_t word, uint64_t words[2], dolphin_
 }
 
 
-/* Evaluates the batch of batch_lock after the wait, and READs the node again if the first READ was too early. */
+/* Evaluates the batch of batch_lock after the wait. Returns DOLPHIN_LOCKED if the CAS took the lock, DOLPHIN_BUSY if
+ * another client holds it, DOLPHIN_UNLINKED if the node was replaced, or an error. If the CAS took the lock but the
+ * READs were executed before it, the node is READ again, because it may have changed in between. */
 static int finish_lock(dolphin_op *op, const uint64_t words[2], dolphin_node *node) {
     uint64_t word = node->word;
     int err = 0;

@@ -1,19 +1,22 @@
 /* insert=ticket: an insert in two round trips, {FAA spear, READ key words} and {WRITE value, CAS key word EMPTY ->
- * LIVE, FAA leave}. The first FAA also draws a ticket. The ticket is the number of a slot that no other insert writes
- * to, so the value may be written before the key word.
+ * LIVE, FAA spear}. The first FAA changes three fields of the spear word: it adds 1 to the number of writers, it draws
+ * a ticket, and it adds a hash of the key to the field `sum`. The ticket is the number of a slot that no other insert
+ * writes to, so the value may be written before the key word. The second FAA subtracts 1 from the number of writers
+ * (the client leaves the leaf).
  *
  * Two inserts of one key must not both succeed. The rule is: an insert makes the key LIVE in its slot t only when no
  * slot below t can come to hold the same key. So of two inserts of one key, the one with the higher slot checks the
- * lower slot. A lower slot may still be EMPTY, because the client that drew it has not written yet, has failed, or came
- * through an outdated pointer. Which key it is for is derived from the sum field: with its ticket, a client adds a hash
- * of its key to the sum in the same spear word. The sum minus the hashes of the keys that are visible in the other
- * lower slots is the hash of the missing key.
+ * lower slot. A lower slot may still be EMPTY for one of three reasons: the client that drew its ticket has not written
+ * yet; this client has failed; or it found that it had followed an outdated pointer to this leaf, and will give its
+ * ticket up. The insert finds out from `sum` which key such a slot is for. The spear word that its first FAA returned
+ * contains the sum of the hashes for all lower slots. The sum minus the hashes of the keys that are visible in the
+ * other lower slots is the hash of the missing key.
  *
  * One more round trip is needed if the missing key may be the same, if several lower slots are EMPTY, or if one is
  * RESERVED for the same key. The insert then posts {CAS EMPTY -> RESERVED, READ lower slots}. Its RESERVED key word
  * shows inserts in higher slots which key it is for. It waits for the lower slots for a few round trips, and then takes
- * them from their clients (EMPTY or RESERVED -> DEAD). A client that gives up its ticket marks its slot as DEAD itself.
- */
+ * them from their clients (EMPTY or RESERVED -> DEAD). A client that gives up its ticket marks its slot as DEAD
+ * itself. */
 #include "base/error.h"
 #include "index/dolphin/dolphin.h"
 
