@@ -148,7 +148,7 @@ static void run_and_check_survivor(exploration *s) {
         return;
     if (far_index_check(s->survivor_session, s->survivor_index, report_found_problem, s) < 0)
         report_problem(s, "the check of the index could not run");
-    if (s->explore->sweep) {
+    if (s->explore->collect) {
         if (far_pool_check(s->survivor_session, 1, report_found_problem, s) < 0)
             report_problem(s, "the check of the pool with repair could not run");
         if (far_pool_check(s->survivor_session, 0, report_found_problem, s) < 0 ||

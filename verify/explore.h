@@ -28,7 +28,7 @@ typedef struct far_explore {
     /* Explore only one kill for each state of the memory. Kills at READs are skipped, because a READ changes nothing.
      * The state before a change is not explored again if it was explored as the state after the previous change. */
     bool changes_only;
-    bool sweep; /* check the pool with repair after `survive`; no memory may be leaked afterwards */
+    bool collect; /* check the pool with repair after `survive`; no memory may be leaked afterwards */
     void *ctx;
     FILE *out; /* receives the text of problems; NULL: none is printed */
 } far_explore;

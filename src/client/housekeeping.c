@@ -152,13 +152,13 @@ static void run_collection(far_task *t, void *arg) {
     t->background = true;
     int err = far_collect(t, FAR_COLLECT_IN_BACKGROUND, &result);
     uint64_t pause = 3 * (far_now(t) - begun);
-    pool->sweep_failures = err < 0 && err != FAR_ERR_BUSY ? pool->sweep_failures + 1 : 0;
+    pool->collection_failures = err < 0 && err != FAR_ERR_BUSY ? pool->collection_failures + 1 : 0;
     /* After an error the cause probably persists (for example, an index is damaged), so the pause grows with each
      * failure. */
-    if (pool->sweep_failures > 0)
-        pause = COLLECTION_PAUSE_TICKS * tick << (pool->sweep_failures < 8 ? pool->sweep_failures : 8);
-    pool->sweep_at = far_now(t) + (pause < COLLECTION_PAUSE_TICKS * tick ? COLLECTION_PAUSE_TICKS * tick : pause);
-    pool->sweeping = false;
+    if (pool->collection_failures > 0)
+        pause = COLLECTION_PAUSE_TICKS * tick << (pool->collection_failures < 8 ? pool->collection_failures : 8);
+    pool->collect_at = far_now(t) + (pause < COLLECTION_PAUSE_TICKS * tick ? COLLECTION_PAUSE_TICKS * tick : pause);
+    pool->collection_runs = false;
 }
 
 
@@ -168,22 +168,22 @@ static void run_collection(far_task *t, void *arg) {
 static bool schedule_collection(far_task *t) {
     far_pool *pool = far_task_pool(t);
     uint64_t now = far_now(t);
-    if (pool->sweeping || !far_collection_was_requested(pool)) {
-        if (now >= pool->sweep_at)
-            pool->sweep_at = 0;
+    if (pool->collection_runs || !far_collection_was_requested(pool)) {
+        if (now >= pool->collect_at)
+            pool->collect_at = 0;
         return false;
     }
-    if (pool->sweep_at == 0)
-        pool->sweep_at =
+    if (pool->collect_at == 0)
+        pool->collect_at =
             now + (COLLECTION_PAUSE_TICKS + pool->team.own->id * 37 % COLLECTION_PAUSE_TICKS) * far_tick(pool->fabric);
-    return now >= pool->sweep_at;
+    return now >= pool->collect_at;
 }
 
 
 static void start_collection_if_due(far_task *t) {
     far_pool *pool = far_task_pool(t);
     if (schedule_collection(t))
-        pool->sweeping = far_task_new(t->session, FAR_STATS_OTHER, run_collection, pool) != NULL;
+        pool->collection_runs = far_task_new(t->session, FAR_STATS_OTHER, run_collection, pool) != NULL;
 }
 
 
@@ -191,7 +191,7 @@ static void run_free_dropped(far_task *t, void *arg) {
     far_pool *pool = arg;
     t->background = true;
     far_dropped_free(t, FAR_TIME_NEVER); /* If this task fails, a later slice starts it again. */
-    atomic_store_explicit(&pool->collecting, false, memory_order_relaxed);
+    atomic_store_explicit(&pool->freeing_dropped, false, memory_order_relaxed);
 }
 
 
@@ -200,7 +200,7 @@ static void run_free_dropped(far_task *t, void *arg) {
 static void start_free_dropped_if_due(far_task *t) {
     far_pool *pool = far_task_pool(t);
     if (far_dropped_is_due(pool))
-        atomic_store_explicit(&pool->collecting,
+        atomic_store_explicit(&pool->freeing_dropped,
                               far_task_new(t->session, FAR_STATS_OTHER, run_free_dropped, pool) != NULL,
                               memory_order_relaxed);
 }

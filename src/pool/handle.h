@@ -84,14 +84,14 @@ struct far_pool {
     atomic_uint waiters; /* number of late close calls (of sessions or indexes) that wait until `finished` is true */
 
     /* ---- Housekeeping (client/housekeeping.c). Only housekeeping accesses the fields without an atomic type. ---- */
-    far_thread *housekeeper; /* housekeeping thread; NULL if the option no_thread is set */
-    far_parker parker;       /* parks and wakes the housekeeping thread */
-    atomic_bool stopping;    /* true when the handle is being closed and housekeeping must end */
-    atomic_int polling;      /* 1 while a slice of housekeeping runs */
-    atomic_bool collecting;  /* true while a task frees memory of dropped indexes (gc/dropped.c) */
-    bool sweeping;           /* true while this handle runs a collection */
-    unsigned sweep_failures; /* number of collections of this handle in a row that ended with an error */
-    uint64_t sweep_at;       /* time at which the next collection may start; 0 until one is needed */
+    far_thread *housekeeper;      /* housekeeping thread; NULL if the option no_thread is set */
+    far_parker parker;            /* parks and wakes the housekeeping thread */
+    atomic_bool stopping;         /* true when the handle is being closed and housekeeping must end */
+    atomic_int polling;           /* 1 while a slice of housekeeping runs */
+    atomic_bool freeing_dropped;  /* true while a task frees memory of dropped indexes (gc/dropped.c) */
+    bool collection_runs;         /* true while this handle runs a collection */
+    unsigned collection_failures; /* number of collections of this handle in a row that ended with an error */
+    uint64_t collect_at;          /* time at which the next collection may start; 0 until one is needed */
     /* time at which a quiescent handle next reads the words of the superblock that housekeeping polls */
     uint64_t next_look;
     uint64_t next_check;     /* time at which housekeeping next checks the liveness of some registry entries */

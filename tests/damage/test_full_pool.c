@@ -149,8 +149,10 @@ static void write_an_absent_key(full *f) {
 }
 
 
-/* A put that finds no memory becomes an update, which may be merged with another operation, and then becomes a put
- * again. The test proves that the put takes its pin again, which it dropped while it waited. */
+/* Proves that a put of an absent key is refused in a full pool while other writes of the key are in flight. A put that
+ * found no memory runs again as an update, because an update of a present key may use reserved memory. RDWC may let
+ * another task execute this update, and then the put loses its pin. The update finds no key, so the operation runs as a
+ * put once more. Fails if the put does not take a new pin for that (update_else_put in client/op.c). */
 TEST_FUNCTION(writes_in_flight_are_refused_in_a_full_pool) {
     full f = {.value_bytes = 2000};
     assert_int_equal(far_pool_open("sim:seed=1,memory_nodes=1,size=16M", NULL, &f.pool), 0);

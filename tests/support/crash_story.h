@@ -110,7 +110,7 @@ static inline void story_explore(const story *st, far_explore *e) {
     far_explore_result result;
     e->options = st->options;
     e->prepare = story_prepare;
-    e->sweep = true;
+    e->collect = true;
     e->ctx = (void *)st;
     e->out = stderr;
     assert_int_equal(far_explore_run(e, &result), 0);

@@ -67,7 +67,7 @@ static int survive(far_session *s, far_index *index, void *ctx) {
 }
 
 
-static far_explore_result explore(far_op_kind kind, const char *options, const char *sim, bool sweep, FILE *out) {
+static far_explore_result explore(far_op_kind kind, const char *options, const char *sim, bool collect, FILE *out) {
     static scenario st;
     st.kind = kind;
     far_explore e = {.kind = "toy",
@@ -77,7 +77,7 @@ static far_explore_result explore(far_op_kind kind, const char *options, const c
                      .victim = victim,
                      .survive = survive,
                      .every_unit = true,
-                     .sweep = sweep,
+                     .collect = collect,
                      .ctx = &st,
                      .out = out};
     far_explore_result result;

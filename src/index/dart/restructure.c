@@ -433,8 +433,8 @@ typedef struct cleanup_job {
 
 
 /* Removes the old node's entries from the skip table. The node may be retired only after that, and only under the pin
- * under which it was unlinked, because without this pin a sweep may free it. So the pin is held while the removal is
- * repeated, and the number of tries is limited. Returns 0 or an error. */
+ * under which it was unlinked, because without this pin a collection may free it. So the pin is held while the removal
+ * is repeated, and the number of tries is limited. Returns 0 or an error. */
 static int remove_entries(far_task *t, far_index *index, const cleanup_job *job, far_bytes prefix) {
     int err = 0;
     for (unsigned tries = 0; tries < CLEANUP_TRIES; tries++) {
@@ -451,7 +451,7 @@ static void retire_old_node(far_task *t, far_index *index, void *arg) {
     const dart_index *dart = dart_of(index);
     far_bytes prefix = {job + 1, job->old.depth};
     if (!job->no_entry && remove_entries(t, index, job, prefix) < 0) {
-        far_memory_note_failed_session(far_task_pool(t)); /* A sweep will remove the entries and free the old node. */
+        far_memory_note_failed_session(far_task_pool(t)); /* A collection will remove the entries and free the node. */
         return;
     }
     far_point(t, "dart:retire");

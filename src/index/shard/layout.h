@@ -733,8 +733,8 @@ _Static_assert(sizeof(shard_block) == 16, "the head of a block");
 typedef struct shard_descriptor {
     uint64_t magic;
     uint32_t p, b;
-    /* Hash of p, b and the addresses, to detect damage: with a wrong p or b most keys would not be found, and sweeps
-     * would free their memory. */
+    /* Hash of p, b and the addresses, to detect damage: with a wrong p or b most keys would not be found, and a
+     * collection would free their memory. */
     uint64_t check;
 } shard_descriptor;
 #define SHARD_MAGIC     0x3330445241485346ull

@@ -22,8 +22,7 @@
  * the shrink fails.
  *
  * S4. The objects of the old directory are listed under the pin of the last CAS. The client whose CAS succeeds retires
- * these objects. If it fails before it has retired them, no word names them any more, and a sweep of the pool frees
- * them.
+ * these objects. If it fails before it has retired them, no word names them any more, and a collection frees them.
  *
  * No client waits for a shrink. If a client stops, or the pool has no memory, the partition only stays large. */
 #include "base/error.h"

@@ -213,7 +213,7 @@ bool far_memory_prepare_quiescence(far_pool *pool) {
     far_store *s = pool->store;
     far_remote_objects_queue_return(s);
     pthread_mutex_lock(&s->lock);
-    bool busy = s->return_bytes > 0 || atomic_load_explicit(&pool->collecting, memory_order_relaxed);
+    bool busy = s->return_bytes > 0 || atomic_load_explicit(&pool->freeing_dropped, memory_order_relaxed);
     pthread_mutex_unlock(&s->lock);
     bool retired = far_has_retired(s, UINT64_MAX, false);
     if (retired)

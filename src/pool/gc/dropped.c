@@ -31,7 +31,7 @@ bool far_dropped_is_due(far_pool *pool) {
     pthread_mutex_lock(&s->lock);
     bool due = s->dropped_uids.count > 0 || (catalog != s->catalog_seen && s->block_count > 0);
     pthread_mutex_unlock(&s->lock);
-    return due && !atomic_load_explicit(&pool->collecting, memory_order_relaxed);
+    return due && !atomic_load_explicit(&pool->freeing_dropped, memory_order_relaxed);
 }
 
 

@@ -152,7 +152,7 @@ TEST(killed_clients_are_found_failed) {
 
 
 /* A client is killed while the other client is idle and makes no calls. Node 0 notifies the survivor, which wakes up,
- * marks the failed sessions and sweeps. Afterwards no memory is leaked. */
+ * marks the failed sessions and runs a collection. Afterwards no memory is leaked. */
 TEST(an_idle_survivor_cleans_up) {
     cluster k;
     guest c;

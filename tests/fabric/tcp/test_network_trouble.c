@@ -408,7 +408,7 @@ static void want_sweep(const char *where) {
 
 
 /* The housekeeping thread of an idle handle sleeps until it is notified. Another thread runs housekeeping in its place
- * and notices that a sweep is wanted later. It must wake the housekeeping thread, because no other event would. */
+ * and notices that a collection is wanted later. It must wake the housekeeping thread, because no other event would. */
 TEST(work_seen_by_another_thread_wakes_housekeeping) {
     daemon_node node;
     far_pool *pool;

@@ -212,7 +212,7 @@ static void explore(story *st, const char *sim) {
                      .changes_only = true,
                      .survive = survive,
                      .every_unit = !st->twice,
-                     .sweep = true,
+                     .collect = true,
                      .ctx = st,
                      .out = stderr};
     far_explore_result result;

@@ -29,7 +29,7 @@ static inline void expect_sound(stage *s, actor *a) {
     bool all_live = true;
     for (unsigned i = 0; i < STAGE_ACTORS; i++)
         all_live &= !far_sim_killed(stage_actor_at(s, i)->pool->fabric);
-    if (all_live) /* After a client was killed, bytes may be leaked until a sweep frees them. */
+    if (all_live) /* After a client was killed, bytes may be leaked until a collection frees them. */
         world_assert_nothing_leaked(a->session);
     stage_check_by(s, a);
 }

@@ -1,6 +1,6 @@
 /* Client failures in the writes of DART. A client fails at every verb, and after every tearing granule of every WRITE,
  * of each kind of write and of the background work that follows. The tests prove that each completed operation took
- * effect, nothing else has changed, the other clients can use every key, and a full sweep leaves no leaked byte. */
+ * effect, nothing else has changed, the other clients can use every key, and a collection leaves no leaked byte. */
 #include "test.h"
 #include "verify/explore.h"
 
@@ -135,7 +135,7 @@ static void explore_all(const char *sim, const char *est) {
                          .victim = victim,
                          .survive = survive,
                          .every_unit = true,
-                         .sweep = true,
+                         .collect = true,
                          .ctx = &st,
                          .out = stderr};
         far_explore_result result;

@@ -1,12 +1,13 @@
-/* Races of DART's skip table with a sweep: entries that are committed while the sweep walks the table. This file also
- * tests two other corrected defects: long values in frozen slots, and the last step of an adjustment in a full pool. */
+/* Races of DART's skip table with a collection: entries that are committed while the collection walks the table. This
+ * file also tests two other corrected defects: long values in frozen slots, and the last step of an adjustment in a
+ * full pool. */
 #include "dart_est_rig.h"
 #include "test.h"
 
 #include "pool/format/superblock.h"
 
 
-static void run_sweep(void *arg) {
+static void run_collection(void *arg) {
     actor *by = arg;
     by->result = far_pool_check(by->session, 1, fail_at_problem, NULL);
     by->ended = true;
@@ -29,16 +30,16 @@ static void get_repeatedly(void *arg) {
 }
 
 
-/* Steps: (1) C sweeps; its walk has reached the node above X. (2) B has a tentative entry of X in the table and has
- * seen that X is linked. (3) A replaces X and fails before it removes the entries of X. (4) C's walk continues up to
- * `until`; it does not find X any more, so the sweep will free X. (5) B commits its entry; C continues. At the end no
- * entry may name X. */
+/* Steps: (1) C runs a collection; its walk has reached the node above X. (2) B has a tentative entry of X in the table
+ * and has seen that X is linked. (3) A replaces X and fails before it removes the entries of X. (4) C's walk continues
+ * up to `until`; it does not find X any more, so the collection will free X. (5) B commits its entry; C continues. At
+ * the end no entry may name X. */
 static void commit_after_walk(const char *sim, far_sim_match until) {
     stage s;
     dart_node x = set_up_node_without_entries(&s, sim);
 
     s.c.ended = false;
-    s.c.client = far_sim_start(s.c.pool->fabric, "c", run_sweep, &s.c);
+    s.c.client = far_sim_start(s.c.pool->fabric, "c", run_collection, &s.c);
     stage_stop_at(&s.c, (far_sim_match){.point = "collect:mark_phase"});
     stage_stop_at(&s.c, (far_sim_match){.point = "dart:expand_frontier"});
 
@@ -56,7 +57,7 @@ static void commit_after_walk(const char *sim, far_sim_match until) {
     expect_result(&s.c, 0);
     finish_background(&s);
     assert_int_equal(count_entries_of(&s.c, x.addr), 0);
-    /* objects that a sweep frees wait for the same number of epochs as retired objects */
+    /* objects that a collection frees wait for the same number of epochs as retired objects */
     let_memory_be_reused(&s, &s.c);
     expect_free(&s, x.addr);
     for (unsigned i = 0; i < 8; i++)

@@ -1,6 +1,6 @@
 /* Client failures in the upkeep of DART's skip table. A client fails at every verb of registering nodes, removing
  * entries, replacing segments and adjusting the list. The tests prove that the other clients can use the index, the
- * table is sound, a full sweep leaves no leaked byte, and no entry names a node that the sweep has freed. */
+ * table is sound, a collection leaves no leaked byte, and no entry names a node that the collection has freed. */
 #include "index/dart/skiptable/skiptable.h"
 #include "pool/epoch/epoch.h"
 #include "pool/handle.h"
@@ -132,7 +132,7 @@ static void explore_failures(const char *sim, const char *options, far_explore_s
                      .prepare = prepare,
                      .victim = victim,
                      .survive = after,
-                     .sweep = true,
+                     .collect = true,
                      .out = stderr};
     far_explore_result result;
     assert_int_equal(far_explore_run(&e, &result), 0);

@@ -365,8 +365,8 @@ EST_RACE(A12_tentative_aba) {
 }
 
 
-/* A replaces O by N, and fails before it updates the table. If `used_first` is set, B uses the keys before a sweep
- * runs. Then a sweep frees O. */
+/* A replaces O by N, and fails before it updates the table. If `used_first` is set, B uses the keys before a collection
+ * runs. Then the collection frees O. */
 static void dies_before_upkeep(const char *sim, bool used_first) {
     stage s;
     set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=4");
@@ -391,7 +391,7 @@ static void dies_before_upkeep(const char *sim, bool used_first) {
         dart_node n = node_at(&s.b, "aba", 2);
         assert_int_equal(count_entries_of(&s.b, n.addr), 1);
     }
-    expect_sound(&s, &s.b); /* this runs a sweep */
+    expect_sound(&s, &s.b); /* this runs a collection */
     assert_int_equal(count_entries_of(&s.b, o.addr), 0);
     for (unsigned i = 0; i < 8; i++)
         expect_get(&s.c, "abx", "a");
@@ -400,8 +400,8 @@ static void dies_before_upkeep(const char *sim, bool used_first) {
 }
 
 
-/* Proves that when the sweep has freed O, no entry names it. Fails if the walk does not clear entries of frozen nodes
- * (skiptable/traverse.c, clear_slots). */
+/* Proves that when the collection has freed O, no entry names it. Fails if the walk does not clear entries of frozen
+ * nodes (skiptable/traverse.c, clear_slots). */
 EST_RACE(A13_die_between_link_and_est) {
     dies_before_upkeep(sim, false);
     dies_before_upkeep(sim, true);

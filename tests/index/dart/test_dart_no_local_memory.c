@@ -1,6 +1,6 @@
 /* A replaced node must be retired although the process runs out of local memory after the replacement, so that the
- * node's far memory does not wait for a sweep. For every n, the n-th request for scratch memory after the start of an
- * operation fails: once, several times in a row, or until the end. */
+ * node's far memory does not wait for a collection. For every n, the n-th request for scratch memory after the start of
+ * an operation fails: once, several times in a row, or until the end. */
 #include "dart_est_rig.h"
 #include "test.h"
 
@@ -62,7 +62,7 @@ static void set_up_full(stage *s, const char *sim) {
 }
 
 
-static uint64_t sweeps_wanted(stage *s) {
+static uint64_t collections_wanted(stage *s) {
     return world_word(s->world, far_addr_make(0, FAR_SUPER_LOSSES));
 }
 
@@ -74,17 +74,17 @@ scenario(stage *s, unsigned after,
 
 /* Runs a scenario for each n, until it needs no more than n requests. Returns how often its change was made although a
  * request failed. */
-static unsigned at_every_request(const char *sim, scenario *scenario, unsigned times, bool sweeps) {
+static unsigned at_every_request(const char *sim, scenario *scenario, unsigned times, bool collects) {
     unsigned done = 0;
     for (unsigned n = 0; n < ROUNDS_MAX; n++) {
         stage s;
         set_up_full(&s, sim);
-        uint64_t wanted = sweeps_wanted(&s);
+        uint64_t wanted = collections_wanted(&s);
         done += scenario(&s, n, times);
         finish_background(&s);
-        for (unsigned i = 0; sweeps && leaked_bytes(&s) > 0 && i < 100; i++)
+        for (unsigned i = 0; collects && leaked_bytes(&s) > 0 && i < 100; i++)
             finish_background(&s);
-        assert_true(sweeps || sweeps_wanted(&s) == wanted);
+        assert_true(collects || collections_wanted(&s) == wanted);
         expect_sound(&s, &s.b);
         tear_down(&s);
         if (!heap.failed)
@@ -138,9 +138,9 @@ static unsigned grow_segment(stage *s, unsigned after, unsigned times) {
 }
 
 
-/* Proves that the replaced node is retired, and no sweep is requested, if some requests fail. The guard is the
+/* Proves that the replaced node is retired, and no collection is requested, if some requests fail. The guard is the
  * repetition in restructure.c, remove_entries. */
-TEST(a_replaced_node_is_retired_without_a_sweep) {
+TEST(a_replaced_node_is_retired_without_a_collection) {
     assert_true(at_every_request("masked_cas=on", insert_into_full_node, 1, false) > 3);
     assert_true(at_every_request("masked_cas=off", insert_into_full_node, 3, false) > 3);
 }
@@ -153,8 +153,8 @@ TEST(a_segment_that_was_not_published_is_freed) {
 }
 
 
-/* Requests fail for a long time. Proves that the client requests a sweep, which frees the node. The guard is
+/* Requests fail for a long time. Proves that the client requests a collection, which frees the node. The guard is
  * restructure.c, retire_old_node (far_memory_note_failed_session). */
-TEST(a_sweep_is_requested_when_memory_stays_short) {
+TEST(a_collection_is_requested_when_memory_stays_short) {
     assert_true(at_every_request("masked_cas=on", insert_into_full_node, 100000, true) > 3);
 }

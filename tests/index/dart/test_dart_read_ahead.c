@@ -168,8 +168,9 @@ static void replace_between(const char *sim, bool word_first) {
 }
 
 
-/* Proves that in both orders of the two READs the scan returns a correct result. Fails if the traversal uses a node
- * that was read ahead for the child of a symbol without comparing its address (cache_scan.c, dart_read_ahead_image). */
+/* Proves that the scan returns a correct result, whether node X or the node Y below it is read first. Fails if the
+ * traversal uses a node that was read ahead for the child of a symbol without comparing the node's address with the
+ * slot of X (cache_scan.c, dart_read_ahead_image). */
 EST_RACE(a_node_is_replaced_while_it_is_read_ahead) {
     replace_between(sim, false);
     replace_between(sim, true);

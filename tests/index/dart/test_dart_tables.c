@@ -188,7 +188,8 @@ static void lookup_with_an_old_word(const char *sim, bool cache, bool aged) {
     expect_entry_at(&s.c, x.addr, 1, cache && !aged ? 4 : 3);
     expect_entry_at(&s.c, x.addr, 1, cache ? 1 : 2);
     bool fresh;
-    /* a slow task that saw a slot of the old segment unfrozen would do the same */
+    /* A slow task may still have seen an unfrozen slot of the old segment. It would then store the old directory word
+     * in the cache, as this call does. The cache must keep the newer word, which names the table. */
     dart_directory_set(kept, 1, old, 1 << 20);
     assert_true(dart_directory_get(kept, 1, 1 << 20, &fresh) == table && fresh);
     expect_entry_at(&s.c, x.addr, 1, cache ? 1 : 2);
@@ -371,8 +372,8 @@ static int use_all_pairs(far_session *s, far_index *index, void *ctx) {
 
 
 /* A client fails at every verb while a table is made. Proves that the other clients can use the index, the table is
- * sound, and a sweep leaves no leaked byte: the sweep frees a table that was not published, and does not free a
- * published table. Fails if the walk does not report tables. */
+ * sound, and a collection leaves no leaked byte: it frees a table that was not published, and does not free a published
+ * table. Fails if the walk does not report tables. */
 TEST(failure_while_making_a_table) {
     for (unsigned i = 0; i < 2; i++) {
         far_explore e = {.kind = "dart",
@@ -381,7 +382,7 @@ TEST(failure_while_making_a_table) {
                          .prepare = prepare_pairs,
                          .victim = make_a_table,
                          .survive = use_all_pairs,
-                         .sweep = true,
+                         .collect = true,
                          .out = stderr};
         far_explore_result result;
         tables_of_victims = 0;

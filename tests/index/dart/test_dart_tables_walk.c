@@ -1,5 +1,6 @@
-/* Tables of DART's skip table in walks, sweeps and adjustments, also while other clients make tables; damaged words;
- * and an index that is dropped. The comment of each test names the guard without which the test was seen to fail. */
+/* Tables of DART's skip table in walks, collections and adjustments, also while other clients make tables; damaged
+ * words; and an index that is dropped. The comment of each test names the guard without which the test was seen to
+ * fail. */
 #include "dart_tables_rig.h"
 #include "test.h"
 
@@ -187,9 +188,9 @@ TEST(a_walk_while_nested_tables_are_made) {
 }
 
 
-/* A fails with the segment frozen. Proves that the walk of B's sweep completes the table and continues in it. Fails if
- * skiptable/traverse.c, walk_segment skips frozen segments. */
-EST_RACE(a_sweep_finishes_a_failed_clients_table) {
+/* A fails with the segment frozen. Proves that the walk of B's collection completes the table and continues in it.
+ * Fails if skiptable/traverse.c, walk_segment skips frozen segments. */
+EST_RACE(a_collection_finishes_a_failed_clients_table) {
     static const char *const points[] = {"dart:est_frozen", "dart:est_install_table"};
     for (unsigned i = 0; i < 2; i++) {
         stage s;
@@ -243,8 +244,8 @@ static void insert_triple(actor *a, unsigned i) {
 
 
 /* The adjustment removes the entries of a length, in slices of one segment, while B registers nodes under another
- * length, so that segments become tables. Proves that no entry of the dropped length is left. Fails if the sweep
- * continues by the numbers of directory words (skiptable/traverse.c, dart_est_visit_segments). */
+ * length, so that segments become tables. Proves that no entry of the dropped length is left. Fails if the removal of
+ * entries continues by the numbers of directory words (skiptable/traverse.c, dart_est_visit_segments). */
 TEST(a_length_is_dropped_from_nested_tables) {
     stage s;
     set_up(&s, "size=16M", TABLES "adjust=1,walk_slice=1");

@@ -109,7 +109,7 @@ static void fail_everywhere(const char *options, const char *sim, scenario test,
                            .victim = run_victim,
                            .survive = verify_survivor,
                            .every_unit = every_unit,
-                           .sweep = true,
+                           .collect = true,
                            .ctx = &test,
                            .out = stderr};
     far_explore_result result;
@@ -179,7 +179,7 @@ static void two_clients_fail(const char *options, const char *sim, scenario test
                            .second = second_of_two,
                            .survive = survive_two,
                            .stride = getenv("SHARD_EVERY_PAIR") ? 1 : stride,
-                           .sweep = true,
+                           .collect = true,
                            .ctx = &test,
                            .out = stderr};
     far_explore_result result;

@@ -258,7 +258,7 @@ static void failure_at_every_verb_on(const variant *variant) {
                            .prepare = prepare_empty_partition,
                            .victim = shrink_as_victim,
                            .survive = verify_as_survivor,
-                           .sweep = true,
+                           .collect = true,
                            .out = stderr};
     far_explore_result result;
     assert_int_equal(far_explore_run(&explore, &result), 0);

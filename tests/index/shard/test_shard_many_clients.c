@@ -1,7 +1,9 @@
-/* Growth of a table with many clients: 8 to 512 clients of few or many handles insert into an empty table. A partition
- * must double when its load is at the bound, a doubling must end long before the next one is due, no key may be left at
- * level 3, and an insert must cost about the same number of round trips as with a single client. Gets right after the
- * load must be fast too. When many clients write one hot key, the cost for each client must be small. */
+/* Growth of a table with many clients: 8 to 512 clients, in few or many handles, insert into an empty table. The tests
+ * prove four properties. (1) On average, a partition begins to double when its load is at most 0.06 above the load
+ * bound (option `load`). (2) A doubling ends long before the next one is due. (3) After the load fewer than one key in
+ * 1000 is at level 3, the chains for keys that fit neither into their main bucket nor into level 2. (4) An insert costs
+ * at most 3.0 round trips, instead of 2.3 with 8 clients, and gets right after the load need no extra round trips. A
+ * last test proves that many writers of one hot key do not wait for each other. */
 #include "client/op.h"
 #include "fabric/sim/sim.h"
 #include "farindex.h"

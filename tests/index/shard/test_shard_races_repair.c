@@ -149,8 +149,8 @@ static int work_until_stable(far_task *t, void *arg) {
 
 
 /* Proves that a walk reports keys that a drain moves from level 2 of the old generation to level 2 of the new one,
- * although the new table did not exist when the walk read the table words. A sweep frees every object that a walk does
- * not report. */
+ * although the new table did not exist when the walk read the table words. A collection frees every object that its
+ * walk does not report. */
 TEST(a_walk_finds_keys_that_a_drain_moves_down_again) {
     stage s;
     walker before = {.actor = &s.c}, beside = {.actor = &s.c};
@@ -181,25 +181,25 @@ TEST(a_walk_finds_keys_that_a_drain_moves_down_again) {
 
 /* ---- A split that its owner did not finish ---- */
 
-/* C begins a sweep of the pool and stops, so that no other client sweeps. */
+/* C begins a collection and stops, so that no other client runs one and completes the split. */
 
-static int run_sweep(far_task *t, void *arg) {
+static int run_collection(far_task *t, void *arg) {
     far_collect_result result;
     (void)arg;
     return far_collect(t, FAR_COLLECT_REPAIR, &result);
 }
 
 
-static void sweep_all(void *arg) {
+static void collect_all(void *arg) {
     stage_actor *a = arg;
-    a->result = far_session_call(a->session, FAR_STATS_OTHER, true, run_sweep, NULL);
+    a->result = far_session_call(a->session, FAR_STATS_OTHER, true, run_collection, NULL);
     a->ended = true;
 }
 
 
-static void stop_the_sweep(stage *s) {
+static void stop_the_collection(stage *s) {
     s->c.ended = false;
-    s->c.client = far_sim_start(s->c.pool->fabric, "sweeper", sweep_all, &s->c);
+    s->c.client = far_sim_start(s->c.pool->fabric, "collector", collect_all, &s->c);
     stage_stop_at(&s->c, (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_REQUEST, .to = FAR_SUPER_REQUEST + 8});
     stage_stop_at(&s->c, (far_sim_match){.kind = FAR_SIM_READ});
 }
@@ -235,7 +235,7 @@ TEST(a_check_during_an_unfinished_split) {
         stage_write(&s.a, key_with(&s.a, bit, 0), "old");
     const char *k = key_with(&s.a, 1, 0), *stays = key_with(&s.a, 0, 0);
     stage_write(&s.b, "third", "0");
-    stop_the_sweep(&s);
+    stop_the_collection(&s);
     far_addr parent = atomic_load_explicit(&shard_state_of(s.a.index)->part[0].segment[0], memory_order_relaxed);
     leave_an_old_word_in_the_parent(&s, parent, stays, k, key_with(&s.a, 1, 1));
     assert_int_equal(far_index_check(s.a.session, s.a.index, fail_at_problem, NULL), 0);
@@ -285,7 +285,7 @@ TEST(a_failed_split_with_new_tags) {
     }
     assert_int_equal(shard_root_d(part->root), 7);
     assert_true(stage_reads(&s.b, stays, "old"));
-    stop_the_sweep(&s);
+    stop_the_collection(&s);
     leave_an_old_word_in_the_parent(&s, part->segment[0], stays, leaves, other);
     stage_delete(&s.a, other);
     for (unsigned i = 0; i < 10; i++) { /* lets epochs pass until the block is free */
@@ -320,7 +320,7 @@ TEST(a_traversal_during_a_stopped_takeover) {
         stage_write(&s.a, key_with(&s.a, bit, 0), "old");
     const char *leaves = key_with(&s.a, 1, 0), *stays = key_with(&s.a, 0, 0), *other = key_with(&s.a, 1, 1);
     stage_write(&s.b, "third", "0");
-    stop_the_sweep(&s);
+    stop_the_collection(&s);
     far_addr parent = atomic_load_explicit(&shard_state_of(s.a.index)->part[0].segment[0], memory_order_relaxed);
     leave_an_old_word_in_the_parent(&s, parent, stays, leaves, other);
     stage_delete(&s.a, other);

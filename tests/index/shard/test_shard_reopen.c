@@ -1,7 +1,8 @@
 /* Reopened buckets and cleared filters. A table in which keys change while their number stays the same must stay as
- * fast as it was. In the pointer layout, a bucket without EMPTY words is reopened: its TOMBs become EMPTY words of the
- * next cycle, and the header then names this cycle. The tests cover each race of reopening, and, in both layouts, the
- * filters while keys leave levels 2 and 3. */
+ * fast as it was. In the pointer layout, a bucket without EMPTY words is reopened: all its TOMBs, except the one that
+ * the reopening insert takes, become EMPTY words of the next cycle. (A cycle is the time between two reopenings of a
+ * bucket; every EMPTY word and the header contain the number of their cycle.) Then the header is changed to that cycle.
+ * The tests cover each race of reopening, and, in both layouts, the filters while keys leave levels 2 and 3. */
 #include "client/op.h"
 #include "shard_rig.h"
 #include "test.h"
@@ -100,8 +101,8 @@ static void an_image_of_two_cycles_on(const variant *variant) {
 TEST_VARIANTS_OF(an_image_of_two_cycles, POINTERS);
 
 
-/* Proves that a handle which has seen no reopened bucket yet retries when it meets one, and then reads the header
- * first. */
+/* Proves that an insert retries when its handle meets a reopened bucket for the first time, and reads the header first
+ * from then on. The handle of C has not seen a reopened bucket of this version before. */
 static void a_cycle_that_a_handle_has_not_seen_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, WIDE);
@@ -129,9 +130,11 @@ static void reopen_and_insert(stage *s, key k, unsigned turn) {
 }
 
 
-/* Proves that an EMPTY word of an old cycle is not taken. B's insert of k has seen an EMPTY word and stops before its
- * CAS. A uses, frees and reopens the word, and inserts k into another word. B must report EXISTS. Fails if all EMPTY
- * words are equal. */
+/* Proves that an insert does not take a word that became EMPTY again in a later cycle. B's insert of k has seen an
+ * EMPTY word of cycle 0 and stops before its CAS. A fills all words, deletes the keys, and inserts k. A's insert finds
+ * no EMPTY word and reopens the bucket: k takes the first word, and the others become EMPTY words of the next cycle.
+ * One of them is the word that B has seen. B's CAS must fail, because the cycle number in the word has changed, and B
+ * must report EXISTS. Fails if EMPTY words do not contain their cycle. */
 static void an_empty_word_of_an_old_cycle_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, THREE);
@@ -170,9 +173,10 @@ static void wait_for_cycles(stage *s) {
 }
 
 
-/* Proves that a cycle number does not return under one pin. B's insert has read the header and is delayed before it
- * reads the bucket. However often the bucket is used up and freed meanwhile, its cycle number does not return, because
- * B's pin holds the epoch. Fails if cycles are simply counted (shard_next_cycle in layout.h). */
+/* Proves that a cycle number is not used again while an insert is pinned. B's insert has read the header and is delayed
+ * before it reads the bucket. However often A fills and empties the bucket meanwhile, the number of the cycle that B
+ * has read does not return, because B's pin holds the epoch. Fails if shard_next_cycle (layout.h) only counts the
+ * cycles. */
 static void a_cycle_number_does_not_return_on(const variant *variant) {
     enum { TURNS = 40 };
     stage s;
@@ -289,7 +293,9 @@ static void the_header_shows_a_cycle_last_on(const variant *variant) {
     while (!shard_is_tomb(words_at(&s, bucket)[tomb]))
         tomb++;
     assert_in_range(tomb, 8, 15);
-    key k = key_from_line(&s.a, 1, 20); /* k takes this word, after those of line 0, which are reopened */
+    /* k's probe order begins in line 1, so B stores its entry of k in the TOMB of line 1. In the same batch, B reopens
+     * the two TOMBs of line 0 (makes them EMPTY words of the next cycle). */
+    key k = key_from_line(&s.a, 1, 20);
     start(&s.b, FAR_OP_INSERT, k, 5);
     far_addr word = bucket + 8 * tomb;
     far_sim_hold *hold = stage_hold(&s.b, (far_sim_match){.kind = FAR_SIM_CAS, .from = word, .to = word + 8});

@@ -364,9 +364,9 @@ static void check_all(void *arg) {
 
 
 /* S8. Proves that a traversal begins again if the directory is replaced. B's walk or check has visited a part of the
- * old directory; C replaces it, and A puts a key. The walk must report the new directory, because a sweep frees
- * whatever it does not report, and the check must find no problem. Fails without the comparison of the directory numbers
- * in read_partition_view (traversal.c). */
+ * old directory; C replaces it, and A puts a key. The walk must report the new directory, because a collection frees
+ * the objects that the walk does not report, and the check must find no problem. Fails without the comparison of the
+ * directory numbers in read_partition_view (traversal.c). */
 static void traversals_during_a_shrink_on(const variant *variant) {
     for (unsigned nth = 1; nth <= 5; nth++) {
         for (unsigned check = 0; check < 2; check++) {

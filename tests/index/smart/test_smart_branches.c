@@ -105,8 +105,8 @@ TEST(insert_above_empty_branches) {
 }
 
 
-/* Deletes two keys and then reads without end to this client's calls, so that this client runs the background work of
- * the deletes. */
+/* Deletes two keys, and then gets an absent key 64 times. The gets give the background work of the deletes time to run
+ * in this session. */
 static void delete_both(void *arg) {
     stage_actor *by = arg;
     char byte;
@@ -176,7 +176,8 @@ TEST(a_walk_reports_a_node_that_became_empty) {
 TEST(list_replaced_before_it_is_read_as_a_whole) {
     char key[] = "nA";
     open_stage(NULL);
-    const char end = (char)('A' + smart_layout_slots(SMART_L256)); /* the keys up to this byte fill a list */
+    /* the keys nA, nB, .. up to, but not including, `end` fill a list of layout SMART_L256 */
+    const char end = (char)('A' + smart_layout_slots(SMART_L256));
     for (char part = 'A'; part < end; part++) {
         key[1] = part;
         stage_write(b, key, V1);

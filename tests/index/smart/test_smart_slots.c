@@ -216,9 +216,11 @@ TEST(w_update_vs_rcu) {
 }
 
 
-/* Race H22. A and B replace the leaf of "naa" one after the other and stop before the slot is changed. C, whose cache
- * names the first leaf, reads the last value and deletes the key. A and B continue. The key is absent, and the slot is
- * moved once. */
+/* Race H22. A and B replace the leaf of "naa" one after the other, and both stop before they change the slot. So the
+ * slot still names the first leaf, which leads to the second and the third one (a chain). C, whose cache names the
+ * first leaf, reads the value of the last leaf and deletes the key. A and B continue. The key stays absent, and no leaf
+ * is retired twice (the memory checker would report that). Fails if a search ends at the first leaf of a chain instead
+ * of following it to its last one (smart_read_leaf in leaf.c). */
 TEST(rcu_chain_delete) {
     open_stage(EAGER ",update=rcu", NULL);
     put_all(a, "naa nba");

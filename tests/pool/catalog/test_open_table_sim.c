@@ -280,8 +280,9 @@ TEST(a_user_flag_of_a_lost_opener_does_not_block_a_drop_that_waits_for_a_walk) {
 }
 
 
-/* Session A sets the user flag, reads a drop mark, and is lost while it clears the flag again. That WRITE may take
- * effect late. */
+/* An index walk has x open. Session A opens x for its user: it sets the user flag in the walk's word, finds a drop mark
+ * on x, and clears the flag again. A is lost during this second WRITE, which may take effect at any later time. The
+ * walk ends, and session B opens y. If y got the walk's word, the late WRITE would replace y by x. */
 static bool clearing_takes_effect_late(scenario *s) {
     open_walk w = open_x_as_walk(s);
     far_addr table = read_word_at(s, far_open_table_word_of(s->pool->team.own->id));

@@ -227,7 +227,7 @@ TEST_WITH(a_failed_handle_holds_up_the_epoch_until_all_its_sessions_are_fenced, 
     assert_int_equal(s->lost, FAR_ERR_FENCED);
     request_epochs(other, 40);
     assert_true(read_global_epoch(o) > epoch + 10);
-    assert_true(far_collection_was_requested(other) || other->sweeping);
+    assert_true(far_collection_was_requested(other) || other->collection_runs);
     far_session *more;
     assert_int_equal(far_session_open(dying, &more), FAR_ERR_FENCED);
     release_pin(&h);

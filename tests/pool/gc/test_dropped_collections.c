@@ -126,11 +126,11 @@ TEST(memory_about_to_be_freed_by_a_drop_is_no_leak) {
         uint32_t uid = create_with_values(owner->session, "x", "dart", 40, runs ? FAR_VALUE_MAX : 0);
         reopen(&r, owner);
         /* This flag keeps the dropper's housekeeping from freeing the memory. */
-        atomic_store(&dropper->pool->collecting, true);
+        atomic_store(&dropper->pool->freeing_dropped, true);
         assert_int_equal(far_index_drop(dropper->session, "x"), 0);
         assert_int_equal(leaked(&r.actors[0]), 0);
         assert_true(count_of(&r, dropper, uid) > 0);
-        atomic_store(&dropper->pool->collecting, false);
+        atomic_store(&dropper->pool->freeing_dropped, false);
         far_sim_sleep(r.world, 100000000);
         assert_int_equal(count_of(&r, dropper, uid), 0);
         assert_no_leak_and_close(&r);

@@ -364,7 +364,7 @@ static int add_new_writes(far_task *t, const replacement *c, uint64_t *new, uint
 
 
 /* After an error the new segments were not published, so their memory is freed. If the session is lost, it is unknown
- * whether the new segments were published; then their memory is not freed, and a sweep finds it. */
+ * whether the new segments were published; then their memory is not freed, and a collection finds it. */
 static void clean_up_after_error(far_task *t, far_index *index, replacement *c, int err) {
     if (err < 0)
         far_discard_batch(t);

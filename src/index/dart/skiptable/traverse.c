@@ -187,10 +187,10 @@ static bool entry_must_be_cleared(const dart_target *target, uint64_t word) {
 
 
 /* Clears the entries of frozen nodes, because a client that failed may have unlinked such a node without retiring it;
- * then the sweep will free the node. Clears all tentative words, also those of living clients. A living client may have
- * seen its node unfrozen before this walk, and would commit its tentative word after the walk. A client that writes its
- * tentative word later will see that the node is frozen. So after the walk no word names an unlinked node. Returns 1 if
- * a word changed in the meantime, so that the segment must be visited again; 0 if not; or an error. */
+ * then the collection will free the node. Clears all tentative words, also those of living clients. A living client may
+ * have seen its node unfrozen before this walk, and would commit its tentative word after the walk. A client that
+ * writes its tentative word later will see that the node is frozen. So after the walk no word names an unlinked node.
+ * Returns 1 if a word changed in the meantime, so that the segment must be visited again; 0 if not; or an error. */
 static int clear_slots(far_task *t, far_index *index, uint64_t word, const uint64_t *slots, unsigned count) {
     dart_target *targets = far_scratch(t, count * sizeof(*targets));
     uint64_t *seen = far_scratch(t, count * 8ull);

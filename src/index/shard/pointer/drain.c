@@ -52,8 +52,10 @@ static int check_already_linked(shard_op *op, uint64_t entry) {
 }
 
 
-/* Moves an entry to version d. The caller holds the lock of the main bucket, and the word at `at` contains `entry`.
- * Returns SHARD_DRAINED when the entry is at its new place and its old word is cleared. */
+/* Moves an entry of the previous generation to the main bucket of its key, which is at version op->d, or to level 2 or
+ * 3 of generation op->d if that bucket is full. The caller holds the lock of the main bucket, and the word at `at`
+ * contains `entry`. Returns SHARD_DRAINED when the entry is at its new place and its old word is cleared, and
+ * SHARD_DRAIN_BLOCKED if the old word has changed. */
 static int move_entry_up(shard_op *op, far_addr at, uint64_t entry) {
     uint64_t old;
     int err;
