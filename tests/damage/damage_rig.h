@@ -40,9 +40,9 @@ void rig_break_here(void);        /* place for a breakpoint; called by every pos
 uint64_t rig_posted_verbs(void);  /* returns the number of verbs posted since rig_limit_verbs */
 
 void rig_refuse_evictions(bool refuse);                        /* makes every eviction fail */
-/* calls `run` whenever a task waits; with NULL, these calls end */
+/* calls `run` whenever a task waits; NULL ends these calls */
 void rig_run_while_waiting(void (*run)(void *arg), void *arg);
-/* Calls `run` whenever verbs are posted. `run` must not post verbs itself. With NULL, these calls end. */
+/* Calls `run` whenever verbs are posted. `run` must not post verbs itself. NULL ends these calls. */
 void rig_run_at_verbs(void (*run)(void *arg), void *arg);
 void rig_advance_time(uint64_t ns); /* advances the virtual time */
 

@@ -353,10 +353,9 @@ TEST(a_wait_for_epochs_keeps_a_pin) {
 /* ---- Observing a lock repeatedly ---- */
 
 typedef struct looking {
-    unsigned looks, changes_at,
-        /* changes_at: number of the observation, within one epoch, that finds the word changed; 0: no observation does
-         */
-        result;
+    unsigned looks;      /* number of observations */
+    unsigned changes_at; /* number of the observation within one epoch that finds the word changed; 0: none does */
+    unsigned result;     /* 1 if the lock counts as stuck */
     uint64_t last;  /* epoch of the last observation */
     unsigned since; /* number of observations in the epoch `last` */
 } looking;

@@ -95,8 +95,9 @@ static bool value_may_be_damaged(const trial *t, unsigned number) {
 }
 
 
-/* Returns whether the value belongs to another key that the damage may have changed into this one: the last bytes of
- * that key, in the order in which they are stored in a number, are among the bytes before the damage. */
+/* Returns whether the value belongs to another key that the damage may have changed into this one. This is possible if
+ * the last three bytes of that key were among the overwritten bytes. Indexes store parts of keys as numbers, so these
+ * bytes are in reversed order in the memory. */
 static bool value_is_of_renamed_key(const trial *t, const char *value, size_t bytes) {
     for (unsigned i = 0; i < SCENE_NUMBERS && !trial_has_sums; i++) {
         char key[SCENE_KEY_BYTES], end[3];

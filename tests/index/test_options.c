@@ -235,8 +235,8 @@ static bool option_with_value(const far_option_def *def, unsigned number, char t
 }
 
 
-/* Every value of every switch and choice, a small and a large value of every number, give an index that keeps its pairs. Options that
- * limit keys or values are left at their defaults, because they say which pairs are legal. */
+/* Every value of every switch and choice, and a small and a large value of every number, give an index that keeps its
+ * pairs. Options that limit keys or values are left at their defaults, because they decide which pairs are legal. */
 TEST(every_value_of_every_public_option_works) {
     far_private_options_allow(false);
     unsigned tried = 0;
@@ -248,7 +248,8 @@ TEST(every_value_of_every_public_option_works) {
             if (far_option_is_private(of, def.name))
                 continue;
             for (unsigned number = 0; option_with_value(&def, number, text); number++, tried++) {
-                /* A negative number stands for "choose by yourself"; the smallest number of a user is 0. */
+                /* A negative minimum is not a value for users: it means that the index chooses the value itself. So 0
+                 * is tested instead. */
                 if (def.type == FAR_OPTION_NUMBER && def.min < 0 && number == 0)
                     snprintf(text, sizeof(text), "%s=0", def.name);
                 use_index_with(kinds[k], text);

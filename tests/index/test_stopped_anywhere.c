@@ -41,7 +41,8 @@ static const story stories[] = {
     {"smart", "lockfree_nodes=off", true},
 };
 
-static unsigned refused, served; /* number of calls of a story */
+/* numbers of calls in the current story: those that failed with FAR_ERR_BUSY, and all others */
+static unsigned refused, served;
 
 
 static const char *key_of(unsigned number) {

@@ -106,8 +106,8 @@ static bool key_is_at_or_after(const chime_op *op, uint64_t low) {
 }
 
 
-/* Returns the rightmost recorded part of the node `left` that begins at or before op->key, or NULL if none is recorded.
- */
+/* Searches the half splits that this handle has recorded for the node `left`, except old ones. Returns the one whose
+ * right part has the largest low fence that is not above op->key, or NULL if there is none. */
 static const chime_half_split *find_right_part(const chime_op *op, chime_ptr left, uint64_t now) {
     const chime_state *st = op->st;
     const chime_half_split *best = NULL;

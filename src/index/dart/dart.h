@@ -208,8 +208,8 @@ typedef struct dart_find {
 
 /* ---- node.c: pure functions on images of nodes ---- */
 
-/* The slots in which a symbol may be stored: all slots of its bucket, or its only slot in an N256. Returns the number
- * of the first slot, and how many there are. */
+/* Sets *first to the number of the first slot in which a symbol may be stored, and *count to the number of such slots:
+ * all slots of the symbol's bucket, or the only slot of the symbol in an N256. */
 void dart_slot_range(const dart_index *dart, dart_node_type type, unsigned depth, unsigned symbol, unsigned *first,
                      unsigned *count);
 far_addr dart_slot_addr(const dart_node *node, unsigned slot);
@@ -363,8 +363,8 @@ void dart_est_record_descent(far_task *t, far_index *index, const dart_find *f);
  * removed from the table in the background. */
 void dart_est_drop_stale(far_task *t, far_index *index, const dart_find *f);
 
-/* Round trips that a descent would have saved with an entry of the node at this step of its path, which is one for each
- * node above it. */
+/* Returns the number of round trips that the descent would have saved if it had started at the node of this step, by an
+ * entry in the skip table: one for each node above it that the descent has read. */
 static inline unsigned dart_est_saved_round_trips(const dart_find *f, unsigned step) {
     return f->used_start >= 0 ? step : step > 0 ? step - 1 : 0;
 }

@@ -29,7 +29,8 @@ int smart_descend(smart_op *op, smart_spot *s);
 /* Searches from the deepest node that the cache contains for the key. Returns SMART_STALE if that does not lead to a
  * result. */
 int smart_find_through_cache(smart_op *op, smart_spot *s);
-/* Gives up the verbs in the open batch, whose memory the caller is about to leave. Returns err. */
+/* Discards the verbs in the open batch, because they refer to memory of the caller, which is about to return. Returns
+ * err. */
 int smart_abandon_batch(smart_op *op, int err);
 
 #endif

@@ -165,6 +165,9 @@ static void make_zones(unsigned key, zone *zones, uint64_t values) {
 }
 
 
+/* Asserts that the history of a key is linearizable. All written values differ. Such a history is linearizable if every
+ * value that was read has a write that began early enough, no two forward zones overlap, and no forward zone contains a
+ * backward zone (Gibbons and Korach, "Testing Shared Memories", 1997). */
 static void check_key_history(unsigned key) {
     uint64_t values = atomic_load_explicit(&next_value, memory_order_relaxed), used = 0, forward_end = 0;
     zone *zones = calloc(values, sizeof(*zones));

@@ -53,8 +53,8 @@ static void step_until_phase(stage *s, actor *a, dart_adjust_phase phase) {
 typedef struct list_watch {
     stage *s;
     far_addr word; /* address of the list word in the descriptor */
-    /* shown: number of CASes that were about to publish a list; unready: number of those that were sent before the list
-     * was written */
+    /* shown: number of CASes that make the list word name a new list; unready: number of those that were posted while
+     * the new list was not yet written in far memory */
     unsigned shown, unready;
 } list_watch;
 

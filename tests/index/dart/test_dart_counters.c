@@ -92,7 +92,7 @@ TEST(each_way_to_write_takes_its_round_trips) {
     for (const char *key = "ijklmno"; *key; key++)
         assert_int_equal(round_trips_of(&r, FAR_OP_INSERT, (char[]){'p', *key, 0}), 3);
     assert_int_equal(measure_op(&r, FAR_OP_INSERT, "pp").round_trips, 4);
-    /* In an N32 the key's symbol alone shows that the slot is free. */
+    /* The node is an N32 now, which has several buckets. The batches are: root slot, the bucket of 'q', CAS. */
     assert_int_equal(round_trips_of(&r, FAR_OP_INSERT, "pq"), 3);
     assert_int_equal(round_trips_of(&r, FAR_OP_INSERT, "long_way_a"), 2);
     assert_int_equal(round_trips_of(&r, FAR_OP_INSERT, "long_way_b"), 3);

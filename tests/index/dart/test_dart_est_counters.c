@@ -312,8 +312,10 @@ TEST(u64_keys_as_dense_as_ten_million) {
 
 /* ---- Upkeep ---- */
 
-/* Returns the average round trips of inserts, including those in the background, into an index of half a million keys
- * with 1024 different first two bytes, which are as dense as 32 million keys and grow to the density of 64 million. */
+/* Returns the average round trips of late inserts, including those in the background. The first two bytes of the keys
+ * have only 1024 values, a 64th of all values. So below these bytes the tree is as dense as a tree with 64 times as
+ * many keys. The first half of the keys (half a million) gives the density of 32 million keys, and the second half,
+ * which is measured, that of 64 million. */
 static double trips_of_late_inserts(const char *options) {
     rig r;
     open_index(&r, "u64", 1 << 20, options);

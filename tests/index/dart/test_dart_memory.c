@@ -68,8 +68,8 @@ static void deleting_everything_returns_the_memory(const char *options, unsigned
     assert_int_equal(far_index_usage(s, index, &usage), 0);
     assert_int_equal(usage.keys, 0);
     uint64_t left = used_now(s, pool);
-    for (unsigned i = 0; i < 4000 && left > empty + empty / 100;
-         i++) { /* nodes are merged, and slabs freed, some time later */
+    /* Nodes are merged, and slabs freed, some time after the deletes. */
+    for (unsigned i = 0; i < 4000 && left > empty + empty / 100; i++) {
         far_pool_poll(pool);
         left = used_now(s, pool);
     }

@@ -67,9 +67,9 @@ static uint64_t collections_wanted(stage *s) {
 }
 
 
-typedef unsigned
-scenario(stage *s, unsigned after,
-         unsigned times); /* returns whether the scenario's change was made although a request failed */
+/* An operation during which `after` requests for scratch memory succeed and the next `times` requests fail. Returns
+ * whether the change of the operation was made although a request failed. */
+typedef unsigned scenario(stage *s, unsigned after, unsigned times);
 
 
 /* Runs a scenario for each n, until it needs no more than n requests. Returns how often its change was made although a

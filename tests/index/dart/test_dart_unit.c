@@ -190,7 +190,8 @@ TEST(a_search_gives_the_symbol_or_the_lowest_empty_slot) {
     assert_int_equal(dart_view_search(&dart, &view, 'b'), 1);
     assert_int_equal(dart_view_search(&dart, &view, DART_SYMBOL_END), 2);
     assert_int_equal(dart_view_search(&dart, &view, 0), 3); /* the word of an END child has the symbol byte 0, too */
-    slots[4] = dart_leaf_word('x', 1, 48);                  /* a torn READ may return such slots */
+    /* Slot 3 is EMPTY and slot 4 is not. Slots are filled in order, but a torn READ may return such an image. */
+    slots[4] = dart_leaf_word('x', 1, 48);
     assert_int_equal(dart_view_search(&dart, &view, 'x'), 4);
     assert_int_equal(dart_view_search(&dart, &view, 'y'), 3);
     for (unsigned i = 0; i < 7; i++)

@@ -276,8 +276,8 @@ TEST_WITH(a_pin_whose_epoch_passed_while_it_was_taken_is_taken_again, new_world,
 }
 
 
-/* A host with a clock that counts a pin of a session. publish_oldest_pin reads the time after it found no pins and
- * before it makes the handle quiescent. */
+/* A host whose clock, when it is read for the first time, counts a pin of a session. publish_oldest_pin reads the clock
+ * after it has found no pins and before it makes the handle quiescent. So the pin is taken between these two steps. */
 static uint64_t now_that_counts_a_pin(far_host *host);
 static far_host_ops counting_ops;
 static far_host counting_host = {&counting_ops};

@@ -101,7 +101,7 @@ static void check_recent_pin_is_spared(unsigned evict_after_ms) {
 }
 
 
-/* B does not fail with the name of C, which took its pin only recently. Fails if wait_epochs_pinned measures one wait
+/* B's wait does not fail because of C, which took its pin only recently. Fails if wait_epochs_pinned measures one wait
  * for several epochs. */
 TEST(a_client_that_pinned_recently_is_not_named) {
     check_recent_pin_is_spared(0);

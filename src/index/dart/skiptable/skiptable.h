@@ -184,7 +184,8 @@ typedef struct dart_choice {
 } dart_choice;
 
 unsigned dart_length_class_of(size_t key_length);
-/* Chooses an arm. usable: number of lengths of the list that are shorter than the key. width: maximal count. */
+/* Chooses the arm that the next lookup tries. usable: number of lengths of the list that are shorter than the key,
+ * because only these can be looked up. width: the largest number of lengths that an arm may have. */
 dart_choice dart_choose_arm(dart_length_class *class, unsigned usable, unsigned width);
 /* Records the cost of a descent that used `arm`: its round trips, and the number of bucket READs beyond one per round
  * trip. */
