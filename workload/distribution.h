@@ -18,14 +18,18 @@
  * %). It is kept so that results can be compared with YCSB's. */
 typedef struct far_zipf {
     uint64_t items;
-    double theta, alpha, zeta, eta, second, two_power; /* second: zeta(2); two_power: 2^(1-theta) */
-    double direct[FAR_ZIPF_DIRECT + 1];                /* zeta(0..FAR_ZIPF_DIRECT), computed as a sum */
-    /* antiderivative and Euler-Maclaurin correction of zeta at FAR_ZIPF_DIRECT; far_zipf_zeta subtracts it */
-    double tail_start;
+    double theta, alpha, eta; /* alpha and eta: constants of the generator, which depend on theta and items */
+    double zeta;              /* zeta(items); zeta(n) is the sum of i^-theta for i = 1..n */
+    double second, two_power; /* second: zeta(2); two_power: 2^(1-theta) */
+    /* zeta(0..FAR_ZIPF_DIRECT), computed as a sum. For a larger n, zeta(n) is direct[FAR_ZIPF_DIRECT] plus the
+     * difference of an antiderivative at n and at FAR_ZIPF_DIRECT, with the correction terms of the Euler-Maclaurin
+     * formula. */
+    double direct[FAR_ZIPF_DIRECT + 1];
+    double tail_start; /* that antiderivative, with its correction terms, at FAR_ZIPF_DIRECT */
 } far_zipf;
 
-int far_zipf_init(far_zipf *z, double theta,
-                  uint64_t items); /* returns FAR_ERR_INVALID if theta is outside 0..FAR_ZIPF_THETA_MAX or items is 0 */
+/* returns FAR_ERR_INVALID if theta is outside 0..FAR_ZIPF_THETA_MAX or items is 0 */
+int far_zipf_init(far_zipf *z, double theta, uint64_t items);
 void far_zipf_resize(far_zipf *z, uint64_t items); /* takes constant time; items > 0 */
 uint64_t far_zipf_rank(const far_zipf *z, far_random *random);
 /* returns the sum of i^-theta for i = 1..n with an error below 1e-12; takes constant time */

@@ -11,7 +11,9 @@
  * symbol. */
 typedef struct dart_item {
     struct dart_item *next;
-    uint64_t word; /* the slot's word; the traversal uses the bit F as a mark of its own (read_long_leaves) */
+    /* the slot's word; here the frozen bit has another meaning: the traversal sets it in its copy as a mark
+     * (read_long_leaves) */
+    uint64_t word;
     const dart_header *parent; /* header of the node that contains the slot */
     unsigned symbol;
     bool contains_start;   /* the first wanted key lies strictly inside this subtree, so a part of it is not wanted */

@@ -431,7 +431,9 @@ typedef struct scan_traversal {
     far_scan_chunk *scan;
     uint8_t *last; /* key of the last pair that was given to the scan; `length` is its length in bytes */
     size_t length;
-    bool any; /* true if a pair after the first key of the chunk was given */
+    /* true once a pair with a key after the start of the chunk was given, so that the chunk may end: the next chunk
+     * then begins at a later key */
+    bool any;
 } scan_traversal;
 
 

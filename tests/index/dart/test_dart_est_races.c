@@ -131,8 +131,8 @@ static void frozen_then(const char *sim, const char *options, const char *point)
 }
 
 
-/* Proves that B, which comes through the table and never reads the slot above, notices that the node is frozen or
- * replaced. Fails if writers ignore F (write.c, change_leaf). */
+/* Proves that B, which reaches a node through the skip table and never reads the slot above it, notices that the node
+ * is frozen or replaced. Fails if writers ignore the frozen bit (write.c, change_leaf). */
 EST_RACE(A8_frozen_via_est) {
     frozen_then(sim, "slot_cache=0,upkeep_batch=1,adjust=0,express_cache=0,directory_bits=4", "dart:frozen");
     frozen_then(sim, "slot_cache=0,upkeep_batch=1,adjust=0,express_cache=0,directory_bits=4", "dart:install");

@@ -1,6 +1,5 @@
 /* Races of DART's tree. docs/races/dart.md describes each race under the letter and number with which the name of its
- * test begins, such as A2. The comment of each test names the guard without which the test was seen to fail. F is the
- * frozen bit of a slot. */
+ * test begins, such as A2. The comment of each test names the guard without which the test was seen to fail. */
 #include "dart_rig.h"
 #include "test.h"
 
@@ -41,8 +40,8 @@ RACE(A2b_skipped_bytes_differ_far_above) {
 
 
 /* Steps: (1) A has chosen an EMPTY slot of node "p" for "pA". (2) C fills the node. (3) B freezes the node and has
- * copied its words. (4) A's CAS arrives: it must fail, and A must insert the key again. Fails without F on EMPTY slots
- * (restructure.c, freeze_node), or if writers ignore F. */
+ * copied its words. (4) A's CAS takes effect late: it must fail, and A must insert the key again. Fails if EMPTY slots
+ * are not frozen (restructure.c, freeze_node), or if writers ignore the frozen bit. */
 RACE(A5_late_cas_after_copy) {
     stage s;
     set_up(&s, sim, options);
@@ -60,9 +59,9 @@ RACE(A5_late_cas_after_copy) {
 }
 
 
-/* Steps: (1) A has chosen an EMPTY slot of node "p" for "pc". (2) B deletes "pb" and rebuilds the node; its slots are
- * frozen. (3) A's CAS arrives in the old node. Proves that the CAS fails although the slot was EMPTY, and that A
- * inserts the key again. Fails without F on EMPTY slots (restructure.c, freeze_node). */
+/* Steps: (1) A has chosen an EMPTY slot of node "p" for "pc". (2) B deletes "pb" and rebuilds the node; the slots of
+ * the old node are frozen. (3) A's CAS takes effect in the old node. Proves that the CAS fails although the slot was
+ * EMPTY, and that A inserts the key again. Fails if EMPTY slots are not frozen (restructure.c, freeze_node). */
 RACE(A5_late_cas_into_a_node_with_room) {
     stage s;
     set_up(&s, sim, options);
@@ -147,9 +146,9 @@ RACE(A6_freezer_dies) {
 
 
 /* P is the parent of X. (1) B has frozen X and is about to change P's slot. (2) C freezes P, copies it, and is about to
- * install P'. (3) B continues, then C. Proves that B's replacement is not lost in the old P, and the copied slot is not
- * frozen in P'. Fails if F is copied into the new node (node.c, dart_build_node), or if B's CAS ignores F
- * (restructure.c, install_replacement). */
+ * install the copy P'. (3) B continues, then C. Proves that B's replacement is not lost in the old P, and that the
+ * copied slot is not frozen in P'. Fails if the frozen bit is copied into the new node (node.c, dart_build_node), or if
+ * B's CAS ignores it (restructure.c, install_replacement). */
 RACE(A7_nested_switch) {
     stage s;
     set_up(&s, sim, options);
@@ -271,8 +270,8 @@ RACE(A21_range_inside_a_prefix_after_split_above) {
 
 
 /* Steps: (1) A has chosen a slot of a node. (2) B deletes the last key of the node and removes the node; it has frozen
- * it, or is about to change the parent's slot. (3) A's CAS arrives. Proves that A's key is not lost. Fails if inserts
- * ignore F (write.c, add_leaf). */
+ * it, or is about to change the parent's slot. (3) A's CAS takes effect. Proves that A's key is not lost. Fails if
+ * inserts ignore the frozen bit (write.c, add_leaf). */
 RACE(A23_insert_into_node_being_removed) {
     for (unsigned stop = 0; stop < 2; stop++) {
         stage s;
