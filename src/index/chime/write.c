@@ -336,10 +336,11 @@ static int change_locked_leaf(chime_op *op, chime_change *c, chime_node *n, chim
         chime_batch_change_reads(op, c, n, c->slots_read);
         if ((err = chime_wait(op)) < 0)
             return err;
-    } else if (c->shared_image && op->new_block && (err = chime_wait(op)) < 0) {
+    } else if (c->shared_image && op->new_block) {
         /* The lock was handed over by another task, so no batch was posted to take it. Therefore the operation waits
          * here for the WRITE of the new block, before a slot refers to the block. */
-        return err;
+        if ((err = chime_wait(op)) < 0)
+            return err;
     }
     if ((err = validate_leaf(op, n, leaf)) == CHIME_RIGHT)
         return (err = insert_for_waiters(op, c, n)) < 0 ? err : CHIME_RIGHT;

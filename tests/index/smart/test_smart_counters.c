@@ -102,7 +102,7 @@ TEST(cached_operations_stay_within_their_bounds) {
     figures f = stats_since(&tr, &before, KEYS, "LOAD");
     assert_true(f.trips <= 2.06 && f.verbs <= 4.0); /* at this size one insert in twenty replaces a full node */
 
-    /* READ the leaves once more whose deciding node is now a new node, so that the cache contains these nodes */
+    /* READ the leaves below new nodes once more, so that the cache contains these nodes */
     for (uint64_t n = 0; n < KEYS; n++)
         get_number(&tr, n);
     far_session_stats(tr.session, &before);
