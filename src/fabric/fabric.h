@@ -154,7 +154,7 @@ struct far_control {
     far_control *next;
     /* `step` is free for use by the fabric; `waits` is the number of nodes that have not answered yet */
     unsigned step, waits;
-    uint64_t claim;
+    uint64_t claim, proof;
 };
 
 /* Callbacks by which the allocator reports the state of memory to a memory checker. Only the simulator has one: it

@@ -12,13 +12,14 @@
 #define FAR_FABRIC_NET_WIRE_H
 
 #include "fabric/fabric.h"
+#include "fabric/net/proof.h"
 
 #include <string.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are written as they lie in memory");
 
 #define NET_MAGIC       0x746e2d7261660a00ull /* magic number of NET_HELLO and NET_WELCOME: the bytes "\0\nfar-nt" */
-#define NET_PROTOCOL    3u /* increases with every change of a message below; both sides must have the same number */
+#define NET_PROTOCOL    4u /* increases with every change of a message below; both sides must have the same number */
 #define NET_MESSAGE_MAX (1u << 18)
 #define NET_HEAD_BYTES  16u
 #define NET_VERB_BYTES  16u         /* bytes of the head of each verb in a batch; the operands follow */
@@ -104,25 +105,28 @@ typedef struct net_welcome {
     uint32_t carrier; /* how verbs reach the node, a net_carrier */
 } net_welcome;
 
+/* The key of the pool (proof.h) is in a request if the client knows it, and in the answer until the pool is complete. */
 typedef struct net_join {
     uint64_t pool;
     uint32_t node, nodes, complete, unused;
+    net_key key;
 } net_join;
 
 typedef struct net_claim {
     uint32_t id, generation;
     uint64_t claim;
+    uint64_t proof; /* NET_CLAIM to a later node: net_proof_of_claim. NET_FENCE: net_proof_of_end. Otherwise 0 */
 } net_claim;
 
 typedef struct net_claimed {
-    uint64_t claim;
+    uint64_t claim, proof;
     uint32_t verdict, unused; /* verdict: the decision of the node, a net_verdict */
 } net_claimed;
 
 /* Answer to one entry of NET_QUERY. If the session is not alive, `over` is the highest claim number of its id that has
- * ended. */
+ * ended, and `proof` is net_proof_of_end. */
 typedef struct net_liveness {
-    uint64_t over;
+    uint64_t over, proof;
     uint32_t lives, unused;
 } net_liveness;
 
@@ -160,8 +164,8 @@ typedef struct net_state {
 } net_state;
 
 _Static_assert(sizeof(net_head) == NET_HEAD_BYTES && sizeof(net_hello) == 32 && sizeof(far_name) == 104 &&
-                   sizeof(net_welcome) == 80 && sizeof(net_join) == 24 && sizeof(net_claim) == 16 &&
-                   sizeof(net_claimed) == 16 && sizeof(net_liveness) == 16 && sizeof(net_state) == 152 &&
+                   sizeof(net_welcome) == 80 && sizeof(net_join) == 40 && sizeof(net_claim) == 24 &&
+                   sizeof(net_claimed) == 24 && sizeof(net_liveness) == 24 && sizeof(net_state) == 152 &&
                    sizeof(net_queue_pair_offer) == 32,
                "no holes");
 

@@ -151,6 +151,13 @@ static void locate_regions(net_memory *m) {
 }
 
 
+static void count_restart(net_file_header *header) {
+    header->restarts++;
+    if (!net_key_exists(&header->key))
+        header->complete = 0;
+}
+
+
 static int map_memory(net_memory *m, const char *path, uint64_t size) {
     bool fresh = true;
     int err = 0;
@@ -171,7 +178,7 @@ static int map_memory(net_memory *m, const char *path, uint64_t size) {
     if (fresh)
         write_header(m->header, m->size);
     else
-        m->header->restarts++;
+        count_restart(m->header);
     for (unsigned i = 0; i < NET_THREADS_MAX; i++)
         replay_redo_slot(m, &m->redo[i]);
     return 0;
@@ -210,6 +217,16 @@ void net_memory_close(net_memory *m) {
 }
 
 
+/* Stores the key unless the node has one. The first word is stored last, so that a daemon that is killed in between
+ * leaves no half of a key. */
+static void store_key(net_file_header *header, const net_key *key) {
+    if (net_key_exists(&header->key) || !net_key_exists(key))
+        return;
+    header->key.words[1] = key->words[1];
+    __atomic_store_n(&header->key.words[0], key->words[0], __ATOMIC_RELEASE);
+}
+
+
 void net_memory_join(net_memory *m, net_join *join) {
     net_file_header *header = m->header;
     if (header->pool == 0) {
@@ -217,10 +234,15 @@ void net_memory_join(net_memory *m, net_join *join) {
         header->nodes = join->nodes;
         __atomic_store_n(&header->pool, join->pool, __ATOMIC_RELEASE);
     }
-    if (header->pool == join->pool && header->node == join->node && header->nodes == join->nodes && join->complete)
-        __atomic_store_n(&header->complete, 1u, __ATOMIC_RELEASE);
+    if (header->pool == join->pool && header->node == join->node && header->nodes == join->nodes) {
+        store_key(header, &join->key);
+        if (join->complete && net_key_exists(&header->key))
+            __atomic_store_n(&header->complete, 1u, __ATOMIC_RELEASE);
+    }
     *join =
         (net_join){.pool = header->pool, .node = header->node, .nodes = header->nodes, .complete = header->complete};
+    if (!header->complete)
+        join->key = header->key;
 }
 
 

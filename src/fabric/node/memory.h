@@ -37,6 +37,10 @@ typedef struct net_file_header {
     uint32_t complete; /* 1: all nodes of the pool have joined */
     /* guarantees that a self-test found violated, as NET_RECORD has stored them; shown by the status */
     uint32_t refuted;
+    /* The key that all nodes of the pool share (net/proof.h). Its first word is written last. A file that was written
+     * before nodes had keys contains 0 here; when it is opened, `complete` becomes 0, and the next client that opens the
+     * pool gives a key to all its nodes. */
+    net_key key;
 } net_file_header;
 
 typedef struct net_redo {
@@ -78,7 +82,8 @@ void net_memory_close(net_memory *memory);
 void net_memory_run(net_memory *memory, unsigned thread, const net_verb *verb, char *results);
 
 /* Makes the node a member of the pool that *join describes, unless the node belongs to a pool already. The first join
- * is permanent. Afterwards *join describes the pool to which the node belongs. */
+ * is permanent, and so is the first key. Afterwards *join describes the pool to which the node belongs, with its key
+ * unless the pool is complete. */
 void net_memory_join(net_memory *memory, net_join *join);
 
 #endif

@@ -68,8 +68,23 @@ static bool is_node_0(const net_server *server) {
 }
 
 
+/* Returns true if this is a later node, which accepts proofs of node 0. */
 static bool is_later_node(const net_server *server) {
-    return server->memory->header->pool != 0 && server->memory->header->node != 0;
+    const net_file_header *header = server->memory->header;
+    return header->pool != 0 && header->node != 0 && net_key_exists(&header->key);
+}
+
+
+/* Returns true if node 0 has issued this claim, which is presented to this later node. */
+static bool claim_was_issued(const net_server *server, const net_claim *claim) {
+    return is_later_node(server) && claim->proof == net_proof_of_claim(&server->memory->header->key, claim->id,
+                                                                       claim->generation, claim->claim);
+}
+
+
+/* Returns true if node 0 has reported that all claims up to this one have ended. */
+static bool claim_has_ended(const net_server *server, const net_claim *claim) {
+    return claim->proof == net_proof_of_end(&server->memory->header->key, claim->id, claim->claim);
 }
 
 
@@ -139,6 +154,7 @@ static void grant_claim(server_peer *peer, const net_claim *wanted, net_claimed 
     if (answer->verdict != NET_GRANTED)
         return;
     answer->claim = peer->claim = claim;
+    answer->proof = net_proof_of_claim(&server->memory->header->key, wanted->id, wanted->generation, claim);
     peer->may_change_memory = true;
     peer->id = wanted->id;
     peer->generation = wanted->generation;
@@ -218,13 +234,13 @@ static bool on_claim(server_peer *peer, const net_head *head, const char *body) 
     if (!net_id_is_valid(wanted.id) || wanted.generation > 0xffff)
         return refuse_peer(peer, "the session id or its generation is invalid");
     pthread_mutex_lock(&peer->server->lock);
-    bool valid = wanted.claim == 0 ? is_node_0(peer->server) : is_later_node(peer->server);
+    bool valid = wanted.claim == 0 ? is_node_0(peer->server) : claim_was_issued(peer->server, &wanted);
     bool fenced = atomic_load_explicit(&peer->fenced, memory_order_relaxed);
     if (valid && !fenced)
         grant_claim(peer, &wanted, &answer);
     pthread_mutex_unlock(&peer->server->lock);
     if (!valid)
-        return refuse_peer(peer, "node 0 issues claims; they are presented to the other nodes");
+        return refuse_peer(peer, "node 0 issues claims; they are presented to the other nodes with its proof");
     if (fenced)
         return false;
     if (wanted.claim == 0 && answer.verdict == NET_STALE)
@@ -254,6 +270,17 @@ static bool claims_are_valid(const net_head *head, const char *body) {
 }
 
 
+static bool claims_have_ended(const net_server *server, const net_head *head, const char *body) {
+    for (unsigned i = 0; i < head->count; i++) {
+        net_claim one;
+        memcpy(&one, body + i * sizeof(one), sizeof(one));
+        if (!claim_has_ended(server, &one))
+            return false;
+    }
+    return true;
+}
+
+
 static bool on_query(server_peer *peer, const net_head *head, const char *body) {
     net_liveness answers[NET_LISTED_MAX];
     memset(answers, 0, head->count * sizeof(answers[0]));
@@ -263,6 +290,8 @@ static bool on_query(server_peer *peer, const net_head *head, const char *body) 
         net_claim one;
         memcpy(&one, body + i * sizeof(one), sizeof(one));
         answers[i].lives = net_table_is_live(&peer->server->table, one.id, one.generation, &answers[i].over);
+        if (!answers[i].lives)
+            answers[i].proof = net_proof_of_end(&peer->server->memory->header->key, one.id, answers[i].over);
     }
     pthread_mutex_unlock(&peer->server->lock);
     if (!valid)
@@ -274,7 +303,8 @@ static bool on_query(server_peer *peer, const net_head *head, const char *body) 
 
 static bool on_fence(server_peer *peer, const net_head *head, const char *body) {
     pthread_mutex_lock(&peer->server->lock);
-    bool valid = is_later_node(peer->server) && claims_are_valid(head, body);
+    bool valid =
+        is_later_node(peer->server) && claims_are_valid(head, body) && claims_have_ended(peer->server, head, body);
     for (unsigned i = 0; valid && i < head->count; i++) {
         net_claim one;
         net_connection displaced;
@@ -284,7 +314,7 @@ static bool on_fence(server_peer *peer, const net_head *head, const char *body) 
     }
     pthread_mutex_unlock(&peer->server->lock);
     if (!valid)
-        return refuse_peer(peer, "node 0 accepts no requests to fence claims");
+        return refuse_peer(peer, "only claims that node 0 reports as ended can be fenced, at the other nodes");
     net_channel_send(&peer->channel, NET_FENCED, 0, head->tag, NULL, 0);
     return true;
 }
@@ -299,6 +329,8 @@ static bool on_evict(server_peer *peer, const net_head *head, const char *body) 
     bool valid = is_node_0(peer->server) && net_id_is_valid(one.id) && one.generation <= 0xffff;
     if (valid)
         net_table_evict(&peer->server->table, one.id, one.generation, &answer.over, &displaced);
+    if (valid)
+        answer.proof = net_proof_of_end(&peer->server->memory->header->key, one.id, answer.over);
     fence_displaced(peer->server, displaced, "it was evicted");
     pthread_mutex_unlock(&peer->server->lock);
     if (!valid)

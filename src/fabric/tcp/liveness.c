@@ -44,7 +44,11 @@ static void complete_round(tcp_round *round, int what) {
 /* ---- Sending control messages ---- */
 
 static void send_claim(tcp_conn *c, unsigned node, const far_control *question, tcp_round *round) {
-    net_claim body = {question->id, question->generation, node == 0 ? 0 : question->claim};
+    net_claim body = {.id = question->id, .generation = question->generation};
+    if (node > 0) {
+        body.claim = question->claim;
+        body.proof = question->proof;
+    }
     tcp_send_control(c, node, NET_CLAIM, 0, &body, sizeof(body), round);
 }
 
@@ -59,7 +63,7 @@ static void send_to_later_nodes(tcp_conn *c, tcp_round *round, net_type type, un
 
 static void begin_control(tcp_conn *c, far_control *question) {
     tcp_round *round = make_round(c, question);
-    net_claim body = {question->id, question->generation, 0};
+    net_claim body = {.id = question->id, .generation = question->generation};
     if (!round) {
         question->pending = false;
         question->answer = c->lost;
@@ -107,7 +111,7 @@ void tcp_send_queries(tcp_conn *c) {
         far_control *first = c->queries, *last = first;
         unsigned count = 0;
         for (far_control *q = first; q && count < NET_LISTED_MAX; q = q->next) {
-            list[count++] = (net_claim){q->id, q->generation, 0};
+            list[count++] = (net_claim){.id = q->id, .generation = q->generation};
             last = q;
         }
         tcp_round *round = make_round(c, first);
@@ -132,6 +136,7 @@ static void handle_claimed(tcp_conn *c, unsigned node, tcp_round *round, const c
     round->refused |= claimed.verdict != NET_GRANTED;
     if (node == 0 && !round->refused && c->count > 1) {
         question->claim = claimed.claim;
+        question->proof = claimed.proof;
         round->waits = c->count - 1;
         for (unsigned other = 1; other < c->count; other++)
             send_claim(c, other, question, round);
@@ -173,7 +178,7 @@ static void fence_at_later_nodes(tcp_conn *c, tcp_round *round, int what) {
         return;
     }
     for (far_control *q = round->first; q; q = q->next)
-        list[count++] = (net_claim){q->id, q->generation, q->claim};
+        list[count++] = (net_claim){q->id, q->generation, q->claim, q->proof};
     send_to_later_nodes(c, round, NET_FENCE, count, list, count * sizeof(list[0]));
 }
 
@@ -191,6 +196,7 @@ static bool handle_liveness(tcp_conn *c, tcp_round *round, const net_head *head,
         memcpy(&told, body + i * sizeof(told), sizeof(told));
         next = q->next;
         q->claim = told.over;
+        q->proof = told.proof;
         q->next = told.lives ? lives : dead;
         *(told.lives ? &lives : &dead) = q;
     }
@@ -215,6 +221,7 @@ static void handle_evicted(tcp_conn *c, tcp_round *round, const char *body) {
     net_liveness told;
     memcpy(&told, body, sizeof(told));
     round->first->claim = told.over;
+    round->first->proof = told.proof;
     fence_at_later_nodes(c, round, 0);
 }
 

@@ -136,6 +136,7 @@ typedef struct join_state {
     net_link *links;
     const net_address *addresses; /* addresses of the nodes in the order of the URI */
     unsigned count;
+    net_key key; /* key of the pool that the nodes get; 0 if the pool is complete */
     /* positions in the URI, sorted by instance; the same order for all clients that name the same nodes */
     unsigned order[FAR_NODES_MAX];
 } join_state;
@@ -237,14 +238,16 @@ static int find_pool(join_state *j, uint64_t *pool, bool *complete) {
 
 
 static int join_one(join_state *j, unsigned i, uint64_t *pool, unsigned number, bool complete) {
-    net_join join = {.pool = *pool, .node = number, .nodes = j->count, .complete = complete};
+    net_join join = {.pool = *pool, .node = number, .nodes = j->count, .complete = complete, .key = j->key};
     int err = net_link_call(&j->links[i], &j->addresses[i], NET_JOIN, &join, sizeof(join), NET_JOINED, &join,
                             sizeof(join), j->fabric->timeout_ms);
     if (err < 0)
         return err;
     store_join(&j->links[i].welcome, &join);
-    if (number == 0 && !complete) /* another client was first at this node, so its pool is used */
+    if (number == 0 && !complete) { /* if another client was first at this node, its pool and its key are used */
         *pool = join.pool;
+        j->key = join.key;
+    }
     return join.pool == *pool && join.node == number && join.nodes == j->count ? 0 : fail_wrong_pool(j, i);
 }
 
@@ -261,6 +264,8 @@ static int join_all(join_state *j) {
     far_host *host = j->fabric->fabric.host;
     while (pool == 0)
         host->ops->secret(host, &pool, sizeof(pool));
+    while (!net_key_exists(&j->key))
+        host->ops->secret(host, &j->key, sizeof(j->key));
     for (unsigned n = 0; n < j->count && err == 0 && !complete; n++)
         err = join_one(j, j->order[n], &pool, n, false);
     /* Tells each node that all nodes have joined. Each node records this, so that it remains known even if a node loses

@@ -97,6 +97,37 @@ TEST_WITH(a_file_keeps_its_data_and_its_pool, set_path, remove_path) {
 }
 
 
+/* The key of the pool is stored with the first join that brings one, and is returned only until the pool is complete. A
+ * file without a key, which an older version has written, counts as not complete when it is opened, and then gets a key.
+ */
+TEST_WITH(a_pool_has_one_key_for_ever, set_path, remove_path) {
+    net_memory *m;
+    assert_int_equal(net_memory_open(path, SIZE, &m), 0);
+    net_join join = {.pool = 5, .node = 1, .nodes = 3, .complete = 1};
+    net_memory_join(m, &join); /* without a key the pool cannot be complete */
+    assert_int_equal(join.complete, 0);
+    m->header->complete = 1; /* this is what an older version has written */
+    net_memory_close(m);
+    assert_int_equal(net_memory_open(path, 0, &m), 0);
+    assert_int_equal(m->header->complete, 0);
+    join = (net_join){.pool = 5, .node = 1, .nodes = 3, .key = {{7, 8}}};
+    net_memory_join(m, &join);
+    join = (net_join){.pool = 6, .node = 0, .nodes = 2, .key = {{9, 9}}};
+    net_memory_join(m, &join);
+    assert_int_equal(join.key.words[0], 7);
+    assert_int_equal(join.key.words[1], 8);
+    join = (net_join){.pool = 5, .node = 1, .nodes = 3, .complete = 1, .key = {{9, 9}}};
+    net_memory_join(m, &join);
+    assert_int_equal(join.complete, 1);
+    assert_int_equal(join.key.words[0], 0);
+    net_memory_close(m);
+    assert_int_equal(net_memory_open(path, 0, &m), 0);
+    assert_int_equal(m->header->complete, 1);
+    assert_int_equal(m->header->key.words[0], 7);
+    net_memory_close(m);
+}
+
+
 /* Files with other content, folders, and pools of `shm:` are refused and stay unchanged. A memory file is also refused
  * as a pool of `shm:`. */
 TEST_WITH(other_files_are_refused, set_path, remove_path) {

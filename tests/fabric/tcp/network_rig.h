@@ -47,7 +47,7 @@ static inline bool join_as_first(const char *address, uint64_t pool) {
     net_address to;
     char error[128];
     net_dial_options dial = {NULL, false, NET_FOR_INSPECTION, 10000};
-    net_join join = {.pool = pool, .node = 0, .nodes = 2, .complete = true};
+    net_join join = {.pool = pool, .node = 0, .nodes = 2, .complete = true, .key = {{1, 2}}};
     bool joined = net_address_parse(address, strlen(address), &to, error, sizeof(error)) == 0 &&
                   net_links_open(&link, &to, 1, &dial) == 0 &&
                   net_link_call(&link, &to, NET_JOIN, &join, sizeof(join), NET_JOINED, &join, sizeof(join), 10000) == 0;

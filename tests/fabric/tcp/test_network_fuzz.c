@@ -59,7 +59,8 @@ static void put_message(stream *s, far_random *random) {
     unsigned count = 1 + (unsigned)far_random_below(random, 8);
     /* The pairs {id, generation} name no existing session, even if some bits are flipped. */
     for (unsigned i = 0; i < count; i++)
-        claims[i] = (net_claim){0x3700 + (uint32_t)far_random_below(random, 100), 0x5555, far_random_below(random, 50)};
+        claims[i] = (net_claim){0x3700 + (uint32_t)far_random_below(random, 100), 0x5555, far_random_below(random, 50),
+                                far_random_next(random)};
     switch (far_random_below(random, 8)) {
     case 0:
         append_message(s, NET_CLAIM, 0, claims, sizeof(claims[0]));

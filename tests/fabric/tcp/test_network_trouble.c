@@ -330,7 +330,7 @@ TEST(ticks_have_a_cap) {
 
 /* ---- Fencing at every node ---- */
 
-static uint64_t claim_at(net_link *link, const char *where, net_claim claim) {
+static net_claimed claim_at(net_link *link, const char *where, net_claim claim) {
     net_address address;
     net_claimed claimed;
     char error[128];
@@ -338,7 +338,7 @@ static uint64_t claim_at(net_link *link, const char *where, net_claim claim) {
     assert_ok(
         net_link_call(link, &address, NET_CLAIM, &claim, sizeof(claim), NET_CLAIMED, &claimed, sizeof(claimed), 5000));
     assert_int_equal(claimed.verdict, 0);
-    return claimed.claim;
+    return claimed;
 }
 
 
@@ -367,8 +367,9 @@ TEST(failed_sessions_are_fenced_at_every_node) {
     const daemon_node *first = daemon_read_status(nodes[0].address).node == 0 ? &nodes[0] : &nodes[1];
     const daemon_node *other = first == &nodes[0] ? &nodes[1] : &nodes[0];
     net_link here = wire_dial(first->address, NET_FOR_SESSION), there = wire_dial(other->address, NET_FOR_SESSION);
-    uint64_t claim = claim_at(&here, first->address, (net_claim){.id = 5, .generation = 1});
-    claim_at(&there, other->address, (net_claim){.id = 5, .generation = 1, .claim = claim});
+    net_claimed issued = claim_at(&here, first->address, (net_claim){.id = 5, .generation = 1});
+    claim_at(&there, other->address,
+             (net_claim){.id = 5, .generation = 1, .claim = issued.claim, .proof = issued.proof});
     send_write(&there.channel, at, 1);
     while (wire_read(&g, far_addr_make(1, at)) != 1)
         continue;
