@@ -107,6 +107,8 @@ int far_index_create(far_session *s, const char *name, const char *kind, const c
     if (err < 0)
         return err;
     err = check_name(name);
+    if (err >= 0)
+        err = far_check_may_write(s);
     if (err >= 0 && !kind)
         err = far_fail(FAR_ERR_INVALID, "kind: is NULL");
     if (err >= 0 && !(n.kind = far_index_kind_named(kind)))
@@ -146,7 +148,7 @@ int far_index_open(far_session *s, const char *name, far_index **index) {
     int err = far_call_enter(s);
     if (err < 0)
         return err;
-    if ((err = check_name(name)) >= 0)
+    if ((err = check_name(name)) >= 0 && (err = far_check_may_write(s)) >= 0)
         err = far_session_call(s, FAR_STATS_OTHER, false, run_open, &n);
     if (err >= 0)
         *index = n.index;
@@ -277,7 +279,7 @@ int far_index_drop(far_session *s, const char *name) {
     int err = far_call_enter(s);
     if (err < 0)
         return err;
-    if ((err = check_name(name)) >= 0)
+    if ((err = check_name(name)) >= 0 && (err = far_check_may_write(s)) >= 0)
         err = far_session_call(s, FAR_STATS_OTHER, false, run_drop, &n);
     far_submitted_scans_deliver(s);
     far_call_leave(s);
@@ -702,7 +704,7 @@ int far_pool_check(far_session *s, int repair, int (*problem)(void *ctx, const c
         return err;
     if (repair != 0 && repair != 1)
         err = far_fail(FAR_ERR_INVALID, "repair: %d is neither 0 nor 1", repair);
-    else
+    else if ((err = far_check_may_write(s)) >= 0)
         err = far_session_call(s, FAR_STATS_OTHER, false, run_pool_check, &check);
     far_submitted_scans_deliver(s);
     far_call_leave(s);

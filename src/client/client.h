@@ -33,6 +33,8 @@ extern atomic_uint far_fork_count __attribute__((visibility("hidden")));
  * error and must not call the leave function. */
 int far_pool_enter(far_pool *pool);
 void far_pool_leave(far_pool *pool);
+/* Returns 0, or FAR_ERR_UNSUPPORTED with a message if the memory nodes permit this handle only READs. */
+int far_check_may_write(const far_session *s);
 /* Sets the error message for a session that far_call_enter rejects, and returns the error code. */
 int far_fail_unusable_session(far_session *s);
 

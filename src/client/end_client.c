@@ -124,7 +124,13 @@ static int run_evict(far_task *t, void *arg) {
 
 int far_pool_evict(far_session *s, unsigned id, int64_t process, far_client_info *killed) {
     client_list r = {.evicted = id, .process = process, .killed = killed};
-    int err = call_in_session(s, run_evict, &r);
+    int err = far_call_enter(s);
+    if (err < 0)
+        return err;
+    err = far_check_may_write(s);
+    far_call_leave(s);
+    if (err == 0)
+        err = call_in_session(s, run_evict, &r);
     free(r.items);
     return err;
 }

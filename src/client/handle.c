@@ -73,6 +73,14 @@ int far_fail_unusable_session(far_session *s) {
 }
 
 
+int far_check_may_write(const far_session *s) {
+    if (!s->pool->fabric->reads_only)
+        return 0;
+    return far_fail(FAR_ERR_UNSUPPORTED, "the secret of this handle permits only reading: it can show the state of the "
+                                         "pool, but it can neither open nor change an index");
+}
+
+
 static void pause_briefly(far_pool *pool) {
     far_parker parker = {0};
     far_host *host = pool->fabric->host;
@@ -178,6 +186,7 @@ static void release_session(far_session *s) {
     far_session_drain(s);
     if (s != s->pool->team.own)
         far_status_record_add_session(s);
+    s->conn->leaves |= s->pool->fabric->reads_only;
     s->conn->fabric->ops->disconnect(s->conn);
     s->conn = NULL;
 }
@@ -227,7 +236,8 @@ static int open_session(far_pool *pool, far_session **session) {
     far_pool_reference(pool);
     far_session_list_add(&pool->team, s);
     unsigned handle = pool->team.own->id;
-    err = far_session_call(s, FAR_STATS_OTHER, true, register_session, &handle);
+    if (!pool->fabric->reads_only)
+        err = far_session_call(s, FAR_STATS_OTHER, true, register_session, &handle);
     if (err < 0) {
         release_session(s);
         far_session_list_remove(&pool->team, s);
@@ -236,7 +246,8 @@ static int open_session(far_pool *pool, far_session **session) {
         far_pool_release(pool);
         return err;
     }
-    far_session_call(s, FAR_STATS_OTHER, true, collect_if_ids_are_scarce, NULL);
+    if (!pool->fabric->reads_only)
+        far_session_call(s, FAR_STATS_OTHER, true, collect_if_ids_are_scarce, NULL);
     *session = s;
     return 0;
 }
@@ -302,7 +313,11 @@ static int open_superblock(far_task *t, void *arg) {
 }
 
 
-/* Opens the system session, formats the pool if its memory is all zero, and registers the session. */
+/* Opens the system session, formats the pool if its memory is all zero, and registers the session.
+ *
+ * If the memory nodes permit only READs, the session is not registered, so other clients do not know of this handle. Its
+ * pins are only counted locally and protect nothing: memory that it reads may be reused at any time. Such a handle can
+ * only take statistics snapshots and list indexes and clients, which tolerate that. It needs no housekeeping. */
 static int open_own_session(far_pool *pool) {
     int err = far_pool_session_new(pool, &pool->team.own);
     if (err < 0)
@@ -312,6 +327,10 @@ static int open_own_session(far_pool *pool) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a coroutine");
     unsigned none = 0;
     err = far_session_call(pool->team.own, FAR_STATS_OTHER, true, open_superblock, pool);
+    if (err == 0 && pool->fabric->reads_only) {
+        atomic_store_explicit(&pool->epochs.current, FAR_EPOCH_FIRST, memory_order_seq_cst);
+        return far_store_open(pool);
+    }
     if (err == 0)
         err = far_session_call(pool->team.own, FAR_STATS_OTHER, true, register_session, &none);
     return err;
@@ -393,7 +412,9 @@ static int connect_pool(far_pool *pool, const char *uri) {
     far_host *host = pool->fabric->host;
     pool->next_look = far_host_now(host) + 100 * far_tick(pool->fabric);
     pool->next_check = far_host_now(host) + 1000 * far_tick(pool->fabric);
-    if (!pool->options.no_thread && host->ops->start(host, far_housekeeping_thread, pool, &pool->housekeeper) < 0)
+    if (pool->fabric->reads_only)
+        atomic_store_explicit(&pool->team.unattended, true, memory_order_release);
+    else if (!pool->options.no_thread && host->ops->start(host, far_housekeeping_thread, pool, &pool->housekeeper) < 0)
         return far_fail(FAR_ERR_NO_MEMORY, "no thread for housekeeping could be started");
     return 0;
 }
@@ -469,7 +490,8 @@ void far_pool_close(far_pool *pool) {
     for (far_session *s = far_session_list_next(&pool->team, NULL); s; s = far_session_list_next(&pool->team, s))
         release_session(s);
     /* If this call fails, a collection frees the table of open indexes. */
-    far_session_call(pool->team.own, FAR_STATS_OTHER, true, close_open_table, NULL);
+    if (!pool->fabric->reads_only)
+        far_session_call(pool->team.own, FAR_STATS_OTHER, true, close_open_table, NULL);
     close_own_session(pool);
     atomic_store_explicit(&pool->finished, true, memory_order_seq_cst);
     while (atomic_load_explicit(&pool->waiters, memory_order_seq_cst) != 0)

@@ -287,6 +287,8 @@ static int run_slice(far_task *t, void *arg) {
 
 int far_housekeeping(far_pool *pool) {
     int off = 0;
+    if (pool->fabric->reads_only)
+        return 0;
     if (!atomic_compare_exchange_strong_explicit(&pool->polling, &off, 1, memory_order_acquire, memory_order_relaxed))
         return 0;
     int more = far_session_call(pool->team.own, FAR_STATS_OTHER, true, run_slice, pool);

@@ -11,6 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* attempts of a handle that may only read: it has no pin, so it may read memory that was just reused, which looks damaged
+ */
+#define UNPINNED_TRIES 16
+
 
 static void *grow_array(void *items, size_t count, size_t bytes) {
     void *larger = far_grow(items, count, bytes);
@@ -197,6 +201,10 @@ int far_snapshot_take(far_session *s, far_snapshot *survey) {
     if (err < 0)
         return err;
     err = far_session_call(s, FAR_STATS_OTHER, false, run_snapshot, survey);
+    for (unsigned tries = 1; err == FAR_ERR_CORRUPT && s->pool->fabric->reads_only && tries < UNPINNED_TRIES; tries++) {
+        far_snapshot_free(survey);
+        err = far_session_call(s, FAR_STATS_OTHER, false, run_snapshot, survey);
+    }
     far_submitted_scans_deliver(s);
     far_call_leave(s);
     if (survey->index_count)

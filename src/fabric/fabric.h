@@ -241,6 +241,8 @@ struct far_fabric {
     far_host *host;
     far_capabilities capabilities;
     uint64_t rtt; /* usual round trip in ns; back-off and waiting times are multiples of it */
+    /* True if the memory nodes permit this client only READs. No session can be claimed then. */
+    bool reads_only;
     /* True if verbs never remain under way between two calls, because each batch has completed when its post returns.
      */
     bool at_once;

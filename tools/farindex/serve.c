@@ -20,7 +20,7 @@
 #define CLI_SERVE_FAILED 3 /* exit status if the daemon could not serve, or if its status could not be queried */
 
 typedef struct serve_options {
-    const char *listen, *memory, *secret, *cert, *key, *ca, *lease, *status, *fabric;
+    const char *listen, *memory, *secret, *read_secret, *cert, *key, *ca, *lease, *status, *fabric;
     uint64_t size, threads;
     bool insecure, chaos, json;
 } serve_options;
@@ -44,7 +44,7 @@ static net_tls_config make_tls_config(const serve_options *o) {
     /* An option for TLS or --insecure is an explicit choice. It hides the environment variable, as it does in a URI. */
     bool is_explicit = o->cert || o->key || o->ca || o->insecure;
     const char *secret = o->secret ? o->secret : is_explicit ? NULL : getenv("FARINDEX_SECRET");
-    return (net_tls_config){secret && *secret ? secret : NULL, o->cert, o->key, o->ca};
+    return (net_tls_config){secret && *secret ? secret : NULL, o->cert, o->key, o->ca, o->read_secret};
 }
 
 
@@ -225,6 +225,8 @@ int cli_serve(int argc, char **argv) {
          "a file (tmpfs, hugetlbfs) that outlives the daemon, or 'anonymous' (default)"},
         {"secret", CLI_TEXT, &o.secret, "FILE",
          "TLS with this pre-shared key (default: the file that FARINDEX_SECRET names)"},
+        {"read-secret", CLI_TEXT, &o.read_secret, "FILE",
+         "... and a second key, with which clients may only read"},
         {"cert", CLI_TEXT, &o.cert, "FILE", "TLS with certificates: the certificate of this side"},
         {"key", CLI_TEXT, &o.key, "FILE", "... the private key of that certificate"},
         {"ca", CLI_TEXT, &o.ca, "FILE", "... the authority that signs the certificates of the other side"},

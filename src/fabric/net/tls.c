@@ -19,19 +19,27 @@
 #include <openssl/x509v3.h>
 
 #define SECRET_MOST    4096
-#define IDENTITY       "farindex"
+#define IDENTITY       "farindex" /* identity of the secret in protocol 3, accepted so that its clients are refused in words */
+#define IDENTITY_BYTES 8          /* bytes of a hash of the key that are its identity, written as hexadecimal digits */
 #define CIPHER         "TLS_AES_128_GCM_SHA256"
 #define BYTES_PER_CALL (256 << 10)
 
+/* A pre-shared key, and the identity by which a client names it. */
+typedef struct shared_key {
+    unsigned char bytes[SHA256_DIGEST_LENGTH];
+    char identity[2 * IDENTITY_BYTES + 1];
+} shared_key;
+
 struct net_tls_context {
     SSL_CTX *ssl;
-    bool server, with_key;
-    unsigned char key[SHA256_DIGEST_LENGTH];
+    bool server, with_key, with_read_key;
+    shared_key key, read_key;
 };
 
 struct net_tls {
     SSL *ssl;
     const net_tls_context *context;
+    bool peer_reads_only;
     char why[160];
 };
 
@@ -46,8 +54,21 @@ static int fail_with_openssl(const char *what) {
 
 /* ---- The pre-shared key ---- */
 
+/* The identity is a hash of the key, so that a server with two keys knows which of them the client uses. */
+static void make_identity(shared_key *key) {
+    static const char label[] = "farindex key identity 1";
+    unsigned char text[sizeof(label) + sizeof(key->bytes)], hash[SHA256_DIGEST_LENGTH];
+    memcpy(text, label, sizeof(label));
+    memcpy(text + sizeof(label), key->bytes, sizeof(key->bytes));
+    SHA256(text, sizeof(text), hash);
+    for (unsigned i = 0; i < IDENTITY_BYTES; i++)
+        snprintf(key->identity + 2 * i, 3, "%02x", hash[i]);
+    OPENSSL_cleanse(text, sizeof(text));
+}
+
+
 /* Reads the secret file and derives the key. The key is a hash of the file, so that the secret may have any length. */
-static int read_secret(const char *path, unsigned char key[SHA256_DIGEST_LENGTH]) {
+static int read_secret(const char *path, shared_key *key) {
     static const char label[] = "farindex pre-shared key 1";
     unsigned char text[sizeof(label) + SECRET_MOST + 1];
     struct stat status;
@@ -69,18 +90,20 @@ static int read_secret(const char *path, unsigned char key[SHA256_DIGEST_LENGTH]
                        NET_SECRET_LEAST);
     if (!err && length > SECRET_MOST)
         err = far_fail(FAR_ERR_INVALID, "secret: %s has more than %d bytes", path, SECRET_MOST);
-    if (!err)
-        SHA256(text, sizeof(label) + length, key);
+    if (!err) {
+        SHA256(text, sizeof(label) + length, key->bytes);
+        make_identity(key);
+    }
     OPENSSL_cleanse(text, sizeof(text));
     return err;
 }
 
 
-static SSL_SESSION *make_psk_session(SSL *ssl, const net_tls_context *context) {
+static SSL_SESSION *make_psk_session(SSL *ssl, const shared_key *key) {
     /* 0x1301 is the number of CIPHER in the TLS protocol */
     const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, (const unsigned char *)"\x13\x01");
     SSL_SESSION *session = SSL_SESSION_new();
-    if (session && cipher && SSL_SESSION_set1_master_key(session, context->key, sizeof(context->key)) &&
+    if (session && cipher && SSL_SESSION_set1_master_key(session, key->bytes, sizeof(key->bytes)) &&
         SSL_SESSION_set_cipher(session, cipher) && SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION))
         return session;
     SSL_SESSION_free(session);
@@ -89,18 +112,30 @@ static SSL_SESSION *make_psk_session(SSL *ssl, const net_tls_context *context) {
 
 
 static int offer_psk(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *id_length, SSL_SESSION **session) {
+    const net_tls_context *context = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
     (void)md;
-    *id = (const unsigned char *)IDENTITY;
-    *id_length = strlen(IDENTITY);
-    *session = make_psk_session(ssl, SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
+    *id = (const unsigned char *)context->key.identity;
+    *id_length = strlen(context->key.identity);
+    *session = make_psk_session(ssl, &context->key);
     return *session != NULL;
 }
 
 
+static bool identity_is(const char *wanted, const unsigned char *id, size_t id_length) {
+    return id_length == strlen(wanted) && memcmp(id, wanted, id_length) == 0;
+}
+
+
+/* Finds the key that the client names. If the client does not prove that it has this key, the handshake fails. */
 static int find_psk(SSL *ssl, const unsigned char *id, size_t id_length, SSL_SESSION **session) {
+    const net_tls_context *context = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
+    net_tls *tls = SSL_get_app_data(ssl);
     *session = NULL;
-    if (id_length == strlen(IDENTITY) && memcmp(id, IDENTITY, id_length) == 0)
-        *session = make_psk_session(ssl, SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
+    tls->peer_reads_only = context->with_read_key && identity_is(context->read_key.identity, id, id_length);
+    if (tls->peer_reads_only)
+        *session = make_psk_session(ssl, &context->read_key);
+    else if (identity_is(context->key.identity, id, id_length) || identity_is(IDENTITY, id, id_length))
+        *session = make_psk_session(ssl, &context->key);
     return 1;
 }
 
@@ -108,8 +143,15 @@ static int find_psk(SSL *ssl, const unsigned char *id, size_t id_length, SSL_SES
 /* Configures authentication by the pre-shared key. Suppose that a server has no key and presents a certificate instead:
  * the handshake fails, because the client trusts no certificate. Our server has no certificate, so only a handshake
  * with the key can succeed. check_peer verifies on both sides that the key was used. */
-static int use_secret(net_tls_context *context, const char *path) {
-    int err = read_secret(path, context->key);
+static int use_secrets(net_tls_context *context, const net_tls_config *config) {
+    int err = read_secret(config->secret, &context->key);
+    context->with_read_key = config->read_secret != NULL;
+    if (err == 0 && context->with_read_key)
+        err = read_secret(config->read_secret, &context->read_key);
+    if (err == 0 && context->with_read_key &&
+        CRYPTO_memcmp(context->key.bytes, context->read_key.bytes, sizeof(context->key.bytes)) == 0)
+        err = far_fail(FAR_ERR_INVALID, "read secret: %s is the same as the secret, with which clients may write",
+                       config->read_secret);
     if (err < 0)
         return err;
     context->with_key = true;
@@ -167,12 +209,14 @@ static int configure_context(net_tls_context *context, const net_tls_config *con
     SSL_CTX_set_max_early_data(context->ssl, 0);
     SSL_CTX_set_mode(context->ssl,
                      SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
-    return config->secret ? use_secret(context, config->secret) : use_certificates(context, config);
+    return config->secret ? use_secrets(context, config) : use_certificates(context, config);
 }
 
 
 int net_tls_open(const net_tls_config *config, bool server, net_tls_context **opened) {
     *opened = NULL;
+    if (config->read_secret && !config->secret)
+        return far_fail(FAR_ERR_INVALID, "a read secret needs a secret, too");
     if (!config->secret && !config->cert && !config->key && !config->ca)
         return 0;
     if (config->secret && (config->cert || config->key || config->ca))
@@ -195,7 +239,8 @@ void net_tls_close(net_tls_context *context) {
     if (!context)
         return;
     SSL_CTX_free(context->ssl);
-    OPENSSL_cleanse(context->key, sizeof(context->key));
+    OPENSSL_cleanse(&context->key, sizeof(context->key));
+    OPENSSL_cleanse(&context->read_key, sizeof(context->read_key));
     free(context);
 }
 
@@ -228,6 +273,7 @@ net_tls *net_tls_new(net_tls_context *context, const char *host) {
         return NULL;
     }
     SSL_set_bio(tls->ssl, in, out);
+    SSL_set_app_data(tls->ssl, tls);
     if (context->server)
         SSL_set_accept_state(tls->ssl);
     else
@@ -345,6 +391,11 @@ bool net_tls_handshake_is_done(const net_tls *tls) {
 }
 
 
+bool net_tls_peer_reads_only(const net_tls *tls) {
+    return tls->peer_reads_only;
+}
+
+
 const char *net_tls_error(const net_tls *tls) {
     return tls->why;
 }
@@ -354,7 +405,7 @@ const char *net_tls_error(const net_tls *tls) {
 int net_tls_open(const net_tls_config *config, bool server, net_tls_context **opened) {
     (void)server;
     *opened = NULL;
-    if (!config->secret && !config->cert && !config->key && !config->ca)
+    if (!config->secret && !config->cert && !config->key && !config->ca && !config->read_secret)
         return 0;
     return far_fail(FAR_ERR_UNSUPPORTED, "this build has no TLS because it was made without OpenSSL (libssl-dev)");
 }
@@ -407,6 +458,12 @@ size_t net_tls_take_encrypted(net_tls *tls, char *to, size_t room) {
 
 
 bool net_tls_handshake_is_done(const net_tls *tls) {
+    (void)tls;
+    return false;
+}
+
+
+bool net_tls_peer_reads_only(const net_tls *tls) {
     (void)tls;
     return false;
 }

@@ -9,9 +9,10 @@
 
 #define NET_SECRET_LEAST 32 /* smallest size of a secret in bytes */
 
-/* Names of files; NULL: not given. Either `secret` alone is given, or the three files of the certificates together. */
+/* Names of files; NULL: not given. Either `secret` is given, or the three files of the certificates together. With
+ * `secret`, a server may have a second key, `read_secret`, whose clients may only read. */
 typedef struct net_tls_config {
-    const char *secret, *cert, *key, *ca;
+    const char *secret, *cert, *key, *ca, *read_secret;
 } net_tls_config;
 
 typedef struct net_tls_context net_tls_context; /* configuration of one side, shared by its sessions */
@@ -36,6 +37,8 @@ int net_tls_encrypt(net_tls *tls, const char *from, size_t bytes);
 size_t net_tls_encrypted_bytes(const net_tls *tls); /* number of encrypted bytes that must be sent */
 size_t net_tls_take_encrypted(net_tls *tls, char *to, size_t room);
 bool net_tls_handshake_is_done(const net_tls *tls); /* the handshake is complete and has authenticated the peer */
+/* returns true if the peer of this server has authenticated itself with `read_secret`; valid after the handshake */
+bool net_tls_peer_reads_only(const net_tls *tls);
 const char *net_tls_error(const net_tls *tls);
 
 #endif

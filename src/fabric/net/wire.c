@@ -125,18 +125,22 @@ int net_verb_get(const char **at, const char *end, uint64_t node_bytes, net_verb
 }
 
 
-int64_t net_batch_check(const char *body, size_t length, unsigned count, uint64_t node_bytes, bool *needs_claim) {
+int64_t net_batch_check(const char *body, size_t length, unsigned count, uint64_t node_bytes, net_changes *changes) {
     const char *at = body, *end = body + length;
     net_verb verb;
     uint64_t results = 0;
     unsigned seen = 0;
     int got;
-    *needs_claim = false;
+    *changes = NET_CHANGES_NOTHING;
     while ((got = net_verb_get(&at, end, node_bytes, &verb)) > 0) {
         seen++;
         results += net_result_bytes(verb.kind, verb.length);
-        if (verb.kind != FAR_READ && verb.offset + verb.length > NET_UNCLAIMED_WRITE_BYTES)
-            *needs_claim = true;
+        if (verb.kind == FAR_READ)
+            continue;
+        if (verb.offset + verb.length > NET_UNCLAIMED_WRITE_BYTES)
+            *changes = NET_CHANGES_MEMORY;
+        else if (*changes == NET_CHANGES_NOTHING)
+            *changes = NET_CHANGES_START;
     }
     if (got < 0 || seen != count || seen == 0 || results > NET_MESSAGE_MAX - NET_HEAD_BYTES)
         return -1;

@@ -102,7 +102,8 @@ typedef struct net_welcome {
     uint64_t pool;        /* number of the pool to which the node belongs; 0: it belongs to no pool yet */
     uint32_t node, nodes; /* number of the node in its pool, and number of nodes of the pool */
     uint32_t complete;
-    uint32_t carrier; /* how verbs reach the node, a net_carrier */
+    uint32_t carrier;            /* how verbs reach the node, a net_carrier */
+    uint32_t reads_only, unused; /* reads_only is 1 if the peer has authenticated itself as one that may only read */
 } net_welcome;
 
 /* The key of the pool (proof.h) is in a request if the client knows it, and in the answer until the pool is complete. */
@@ -164,7 +165,7 @@ typedef struct net_state {
 } net_state;
 
 _Static_assert(sizeof(net_head) == NET_HEAD_BYTES && sizeof(net_hello) == 32 && sizeof(far_name) == 104 &&
-                   sizeof(net_welcome) == 80 && sizeof(net_join) == 40 && sizeof(net_claim) == 24 &&
+                   sizeof(net_welcome) == 88 && sizeof(net_join) == 40 && sizeof(net_claim) == 24 &&
                    sizeof(net_claimed) == 24 && sizeof(net_liveness) == 24 && sizeof(net_state) == 152 &&
                    sizeof(net_queue_pair_offer) == 32,
                "no holes");
@@ -212,8 +213,11 @@ char *net_verb_put(char *to, const far_verb *verb, uint32_t from, uint32_t lengt
  * alignment, and bounds of a node with `node_bytes` bytes. */
 int net_verb_get(const char **at, const char *end, uint64_t node_bytes, net_verb *verb);
 
-/* Checks a whole batch. Returns the number of bytes of its results, or a negative value if it is malformed. Sets
- * *needs_claim if the batch writes anything at or after NET_UNCLAIMED_WRITE_BYTES. */
-int64_t net_batch_check(const char *body, size_t length, unsigned count, uint64_t node_bytes, bool *needs_claim);
+/* What a batch changes: nothing; only bytes before NET_UNCLAIMED_WRITE_BYTES; or other bytes, for which it needs a claim.
+ */
+typedef enum { NET_CHANGES_NOTHING, NET_CHANGES_START, NET_CHANGES_MEMORY } net_changes;
+
+/* Checks a whole batch. Returns the number of bytes of its results, or a negative value if it is malformed. */
+int64_t net_batch_check(const char *body, size_t length, unsigned count, uint64_t node_bytes, net_changes *changes);
 
 #endif

@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define READS_ONLY "this secret permits only reading"
+
 
 void server_log(const net_server *server, const char *format, ...) {
     char text[512];
@@ -190,6 +192,7 @@ static bool on_hello(server_peer *peer, const net_head *head, const char *body) 
         return refuse_peer(peer, "the purpose of a client is a session or an inspection");
     peer->hello_done = true;
     peer->inspects = hello.purpose == NET_FOR_INSPECTION;
+    peer->reads_only = peer->channel.tls && net_tls_peer_reads_only(peer->channel.tls);
     assert(peer->loop->handshaking > 0);
     peer->loop->handshaking--;
     atomic_fetch_sub_explicit(&server->handshaking, 1, memory_order_relaxed);
@@ -205,6 +208,7 @@ static bool on_hello(server_peer *peer, const net_head *head, const char *body) 
     welcome.nodes = header->nodes;
     welcome.complete = header->complete;
     welcome.carrier = server->rdma ? NET_BY_RDMA : NET_BY_TCP;
+    welcome.reads_only = peer->reads_only;
     peer->notifications_sent = server->notification_count;
     pthread_mutex_unlock(&server->lock);
     net_channel_send(&peer->channel, NET_WELCOME, 0, head->tag, &welcome, sizeof(welcome));
@@ -375,13 +379,16 @@ static bool run_verbs(server_peer *peer, const char *at, const char *end, char *
 
 static bool on_batch(server_peer *peer, const net_head *head, const char *body) {
     size_t length = head->length - NET_HEAD_BYTES;
-    bool changes;
+    net_changes changes;
     if (peer->server->rdma) /* atomics of a network card and of a processor are not atomic towards each other */
         return refuse_peer(peer, "verbs reach this node through queue pairs only");
     int64_t results = net_batch_check(body, length, head->count, peer->server->memory->size, &changes);
-    if (results < 0 || (changes && !peer->may_change_memory))
-        return refuse_peer(peer,
-                           results < 0 ? "a batch is malformed" : "a client without a claim must not change memory");
+    if (results < 0)
+        return refuse_peer(peer, "a batch is malformed");
+    if (changes != NET_CHANGES_NOTHING && peer->reads_only)
+        return refuse_peer(peer, READS_ONLY);
+    if (changes == NET_CHANGES_MEMORY && !peer->may_change_memory)
+        return refuse_peer(peer, "a client without a claim must not change memory");
     net_head answer = {(uint32_t)(NET_HEAD_BYTES + results), NET_RESULTS, 0, head->tag};
     char *room = net_channel_reserve(&peer->channel, answer.length);
     if (!room)
@@ -520,18 +527,48 @@ static void mark_left_pool(server_peer *peer) {
 }
 
 
-/* Returns true if the message needs a connection for a session. A connection for inspection must not change the state
- * of any session or cause notifications; joining a pool and storing the record of the self-test change only the state
- * of the node. */
-static bool needs_session_purpose(net_type type) {
-    return type != NET_JOIN && type != NET_PING && type != NET_STATUS && type != NET_NUMA_QUERY && type != NET_RECORD &&
-           type != NET_BYE;
+/* Which peers may send a message. docs/network.md explains the table. A connection for inspection must not change the
+ * state of any session or cause notifications; joining a pool and storing the record of the self-test change only the
+ * state of the node. A peer that may only read changes nothing. */
+enum { BY_SESSION = 1, BY_INSPECTION = 2, BY_READER = 4 };
+
+static const uint8_t senders[NET_TYPES] = {
+    [NET_BATCH] = BY_SESSION | BY_READER, /* on_batch checks the verbs */
+    [NET_JOIN] = BY_SESSION | BY_INSPECTION,
+    [NET_CLAIM] = BY_SESSION,
+    [NET_RELEASE] = BY_SESSION,
+    [NET_QUERY] = BY_SESSION | BY_READER,
+    [NET_FENCE] = BY_SESSION,
+    [NET_EVICT] = BY_SESSION,
+    [NET_IDENTITY] = BY_SESSION | BY_READER,
+    [NET_NAME] = BY_SESSION | BY_READER,
+    [NET_PING] = BY_SESSION | BY_INSPECTION | BY_READER,
+    [NET_SUBSCRIBE] = BY_SESSION,
+    [NET_NOTIFY_ALL] = BY_SESSION,
+    [NET_BYE] = BY_SESSION | BY_INSPECTION | BY_READER,
+    [NET_STATUS] = BY_SESSION | BY_INSPECTION | BY_READER,
+    [NET_QUEUE_PAIR] = BY_SESSION,
+    [NET_RECORD] = BY_SESSION | BY_INSPECTION,
+    [NET_NUMA_QUERY] = BY_SESSION | BY_INSPECTION | BY_READER,
+};
+
+
+/* Checks that the peer may send this message. If not, refuses the peer and returns false. */
+static bool check_sender(server_peer *peer, unsigned type) {
+    uint8_t allowed = senders[type];
+    if (allowed == 0)
+        return refuse_peer(peer, "this message is not a request to a node");
+    if (!(allowed & (peer->inspects ? BY_INSPECTION : BY_SESSION)))
+        return refuse_peer(peer, "a connection for inspection cannot send this message");
+    if (peer->reads_only && !(allowed & BY_READER))
+        return refuse_peer(peer, READS_ONLY);
+    return true;
 }
 
 
 static bool dispatch_message(server_peer *peer, const net_head *head, const char *body) {
-    if (peer->inspects && needs_session_purpose((net_type)head->type))
-        return refuse_peer(peer, "a connection for inspection cannot send this message");
+    if (!check_sender(peer, head->type))
+        return false;
     switch ((net_type)head->type) {
     case NET_BATCH:
         return on_batch(peer, head, body);

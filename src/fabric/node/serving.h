@@ -36,6 +36,7 @@ struct server_peer {
     char name[NET_ADDRESS_MAX];
     bool hello_done;   /* true if the peer's NET_HELLO was accepted */
     bool inspects;     /* the connection is for inspection and sends no verbs */
+    bool reads_only;   /* the peer has authenticated itself as one that may only read */
     bool ended;        /* true if the loop of the connection must close it */
     bool half_closed;  /* the peer sends nothing more; the end of stream has not been read yet */
     bool reading;      /* true if epoll reports when data arrives on this connection */

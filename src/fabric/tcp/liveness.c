@@ -201,7 +201,10 @@ static bool handle_liveness(tcp_conn *c, tcp_round *round, const net_head *head,
         *(told.lives ? &lives : &dead) = q;
     }
     round->first = dead;
-    if (dead)
+    /* A client that may only read cannot fence. It learns what node 0 reports, and must not take over anything. */
+    if (dead && c->conn.fabric->reads_only)
+        complete_round(round, 1);
+    else if (dead)
         fence_at_later_nodes(c, round, 1);
     else
         free(round);

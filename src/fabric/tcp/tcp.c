@@ -123,8 +123,10 @@ static int open_tls(const tcp_options *options, net_tls_context **tls) {
     const char *secret = *options->secret ? options->secret : NULL;
     if (!secret && !*options->cert && !*options->key && !*options->ca && !options->insecure)
         secret = getenv("FARINDEX_SECRET");
-    net_tls_config config = {secret && *secret ? secret : NULL, *options->cert ? options->cert : NULL,
-                             *options->key ? options->key : NULL, *options->ca ? options->ca : NULL};
+    net_tls_config config = {.secret = secret && *secret ? secret : NULL,
+                             .cert = *options->cert ? options->cert : NULL,
+                             .key = *options->key ? options->key : NULL,
+                             .ca = *options->ca ? options->ca : NULL};
     return net_tls_open(&config, false, tls);
 }
 
@@ -252,13 +254,37 @@ static int join_one(join_state *j, unsigned i, uint64_t *pool, unsigned number, 
 }
 
 
+/* Returns true if at least one node permits this client only READs. */
+static bool may_only_read(const join_state *j) {
+    for (unsigned i = 0; i < j->count; i++)
+        if (j->links[i].welcome.reads_only)
+            return true;
+    return false;
+}
+
+
+static bool all_are_complete(const join_state *j) {
+    for (unsigned i = 0; i < j->count; i++)
+        if (!j->links[i].welcome.complete)
+            return false;
+    return true;
+}
+
+
 static int join_all(join_state *j) {
     uint64_t pool;
     bool complete;
     int err = find_pool(j, &pool, &complete);
     if (err < 0)
         return err;
-    if (pool == 0 && j->fabric->existing)
+    far_fabric *fabric = &j->fabric->fabric;
+    fabric->reads_only = may_only_read(j);
+    if (fabric->reads_only && j->fabric->transport->carrier == NET_BY_RDMA)
+        return far_fail(FAR_ERR_UNSUPPORTED,
+                        "uri: the secret permits only reading, which rdma:// does not support: a queue pair could write");
+    if (pool != 0 && fabric->reads_only && !all_are_complete(j))
+        return far_fail(FAR_ERR_NOT_FOUND, "the pool is not complete: a client that may write must open it first");
+    if (pool == 0 && (j->fabric->existing || fabric->reads_only))
         return far_fail(FAR_ERR_NOT_FOUND, "there is no pool: the memory node at %s belongs to none",
                         j->addresses[0].text);
     far_host *host = j->fabric->fabric.host;

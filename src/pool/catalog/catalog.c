@@ -132,7 +132,8 @@ int far_catalog_read(far_task *t, far_catalog_view *view) {
     for (;;) {
         far_scratch_mark mark = far_scratch_here(t);
         int err = far_pin_take(t); /* the pin prevents that the catalog object is reused while it is read */
-        if (err < 0 || (err = read_current_catalog(t, view)) < 0 || view->count == view->word >> 48)
+        if (err < 0 || (err = read_current_catalog(t, view)) < 0 || view->count == view->word >> 48 ||
+            far_task_fabric(t)->reads_only)
             return err;
         far_addr addr = far_catalog_word_addr(view->word);
         err = swap_catalog_word(t, view, view->count ? far_catalog_word(addr, view->count) : 0);

@@ -77,8 +77,12 @@ static int read_slots_high(far_task *t, unsigned *high) {
     *high = own && own->id > t->session->id ? own->id : t->session->id;
     if (err < 0)
         return err;
-    if (word < *high || word > far_task_pool(t)->geometry.session_slots)
+    unsigned slots = far_task_pool(t)->geometry.session_slots;
+    bool damaged = word < *high || word > slots;
+    if (damaged && !far_task_fabric(t)->reads_only)
         return repair_slots_high(t, word, high);
+    if (damaged)
+        word = slots;
     *high = (unsigned)word;
     return 0;
 }
@@ -258,7 +262,7 @@ int far_client_confirm_failed_pinned(far_task *t, unsigned id, unsigned generati
     if (far_client_state_of(word) != FAR_CLIENT_LIVE || (generation != FAR_ANY_GENERATION && generation != living))
         return 1;
     int dead = far_control_send(t, FAR_CONTROL_HAS_FAILED, id, living);
-    if (dead <= 0)
+    if (dead <= 0 || far_task_fabric(t)->reads_only)
         return dead;
     /* the loss counter is raised before the entry is marked as fenced, so that the loss is not forgotten if this client
      * fails in between */

@@ -410,7 +410,7 @@ static int format_if_empty(far_task *t, super_image *image, far_geometry *g) {
     if (err < 0)
         return err;
     bool unformatted = is_unformatted(image, g);
-    if (unformatted && far_task_pool(t)->options.must_exist)
+    if (unformatted && (far_task_pool(t)->options.must_exist || fabric->reads_only))
         return far_fail(FAR_ERR_NOT_FOUND, "%s: there is no pool here; the memory was never used", fabric->uri);
     if (unformatted)
         err = format_pool(t, g);
@@ -432,7 +432,7 @@ int far_superblock_open(far_task *t, far_geometry *g) {
     if (err == 0)
         err = check_constants(t, &image, g);
     if ((err == FAR_ERR_CORRUPT || err == FAR_ERR_UNSUPPORTED) && pool->options.restore &&
-        (err = restore_constants(t, err, &image)) == 0)
+        !pool->fabric->reads_only && (err = restore_constants(t, err, &image)) == 0)
         err = check_constants(t, &image, g);
     return err < 0 ? err : far_fabric_record_apply(pool, image.words[FAR_SUPER_FABRIC_RECORD / 8], &g->capabilities);
 }

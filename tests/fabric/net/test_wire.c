@@ -30,9 +30,9 @@ TEST(verbs_come_back_as_they_were_put) {
     char *to = bytes;
     for (int i = 0; i < 5; i++)
         to = net_verb_put(to, &verbs[i], 0, verbs[i].length);
-    bool changes;
+    net_changes changes;
     assert_int_equal(net_batch_check(bytes, (size_t)(to - bytes), 5, NODE_BYTES, &changes), 128 + 3 * 8);
-    assert_true(changes);
+    assert_int_equal(changes, NET_CHANGES_MEMORY);
     const char *at = bytes;
     net_verb got;
     for (int i = 0; i < 5; i++) {
@@ -64,19 +64,19 @@ TEST(pieces_carry_their_part) {
 static int check_one(uint32_t kind, uint32_t length, uint64_t offset, size_t operands) {
     char *bytes = calloc(1, NET_VERB_BYTES + operands);
     uint32_t words[2] = {kind, length};
-    bool changes;
+    net_changes changes;
     memcpy(bytes, words, 8);
     memcpy(bytes + 8, &offset, 8);
     int64_t results = net_batch_check(bytes, NET_VERB_BYTES + operands, 1, NODE_BYTES, &changes);
     free(bytes);
-    return results < 0 ? -1 : changes;
+    return results < 0 ? -1 : (int)changes;
 }
 
 
 /* net_batch_check refuses verbs outside of the node, unaligned ones, and those with a wrong length or too few or too
- * many operands. It reports writes at or after NET_UNCLAIMED_WRITE_BYTES. */
+ * many operands. It reports what the batch changes. */
 TEST(bounds_alignment_and_lengths_are_checked) {
-    assert_int_equal(check_one(FAR_READ, 64, NODE_BYTES - 64, 0), 0);
+    assert_int_equal(check_one(FAR_READ, 64, NODE_BYTES - 64, 0), NET_CHANGES_NOTHING);
     assert_int_equal(check_one(FAR_READ, 64, NODE_BYTES - 56, 0), -1);
     assert_int_equal(check_one(FAR_READ, 64, UINT64_MAX - 63, 0), -1);
     assert_int_equal(check_one(FAR_READ, 64, NODE_BYTES, 0), -1);
@@ -85,14 +85,14 @@ TEST(bounds_alignment_and_lengths_are_checked) {
     assert_int_equal(check_one(FAR_READ, 0, 0, 0), -1);
     assert_int_equal(check_one(FAR_READ, NET_PIECE_BYTES + 8, 0, 0), -1);
     assert_int_equal(check_one(FAR_READ, 64, 0, 8), -1); /* Bytes follow the verb, so the batch is malformed. */
-    assert_int_equal(check_one(FAR_WRITE, 64, 0, 64), 0);
-    assert_int_equal(check_one(FAR_WRITE, 64, NET_UNCLAIMED_WRITE_BYTES - 64, 64), 0);
-    assert_int_equal(check_one(FAR_WRITE, 64, NET_UNCLAIMED_WRITE_BYTES - 56, 64), 1);
+    assert_int_equal(check_one(FAR_WRITE, 64, 0, 64), NET_CHANGES_START);
+    assert_int_equal(check_one(FAR_WRITE, 64, NET_UNCLAIMED_WRITE_BYTES - 64, 64), NET_CHANGES_START);
+    assert_int_equal(check_one(FAR_WRITE, 64, NET_UNCLAIMED_WRITE_BYTES - 56, 64), NET_CHANGES_MEMORY);
     assert_int_equal(check_one(FAR_WRITE, 64, 0, 56), -1);
-    assert_int_equal(check_one(FAR_CAS, 8, 8192, 16), 1);
+    assert_int_equal(check_one(FAR_CAS, 8, 8192, 16), NET_CHANGES_MEMORY);
     assert_int_equal(check_one(FAR_CAS, 16, 8192, 16), -1);
     assert_int_equal(check_one(FAR_CAS, 8, 8192, 8), -1);
-    assert_int_equal(check_one(FAR_MASKED_CAS, 8, 8, 32), 0);
+    assert_int_equal(check_one(FAR_MASKED_CAS, 8, 8, 32), NET_CHANGES_START);
     assert_int_equal(check_one(FAR_VERB_KINDS, 8, 8, 32), -1);
 }
 
@@ -101,7 +101,7 @@ TEST(bounds_alignment_and_lengths_are_checked) {
 TEST(results_fit_a_message) {
     char bytes[16 * NET_VERB_BYTES], *to = bytes;
     far_verb verb = {.kind = FAR_READ, .length = NET_PIECE_BYTES, .addr = 0};
-    bool changes;
+    net_changes changes;
     for (int i = 0; i < 16; i++)
         to = net_verb_put(to, &verb, 0, verb.length);
     assert_int_equal(net_batch_check(bytes, 16 * NET_VERB_BYTES, 16, NODE_BYTES, &changes), -1);
@@ -124,12 +124,13 @@ TEST(heads_are_checked) {
     memcpy(bytes, &good, 4);
     assert_int_equal(net_message_length(bytes, 15), 0);
     assert_int_equal(net_message_length(bytes, 16), 32);
-    assert_true(net_message_is_valid(&(net_head){.length = 32, .type = NET_CLAIM}, false));
-    assert_false(net_message_is_valid(&(net_head){.length = 32, .type = NET_CLAIM}, true));
-    assert_false(net_message_is_valid(&(net_head){.length = 40, .type = NET_CLAIM}, false));
-    assert_false(net_message_is_valid(&(net_head){.length = 32, .type = NET_CLAIM, .count = 1}, false));
-    assert_true(net_message_is_valid(&(net_head){.length = 48, .type = NET_QUERY, .count = 2}, false));
-    assert_false(net_message_is_valid(&(net_head){.length = 32, .type = NET_QUERY, .count = 2}, false));
+    const uint32_t claim = NET_HEAD_BYTES + sizeof(net_claim);
+    assert_true(net_message_is_valid(&(net_head){.length = claim, .type = NET_CLAIM}, false));
+    assert_false(net_message_is_valid(&(net_head){.length = claim, .type = NET_CLAIM}, true));
+    assert_false(net_message_is_valid(&(net_head){.length = claim + 8, .type = NET_CLAIM}, false));
+    assert_false(net_message_is_valid(&(net_head){.length = claim, .type = NET_CLAIM, .count = 1}, false));
+    assert_true(net_message_is_valid(&(net_head){.length = claim + sizeof(net_claim), .type = NET_QUERY, .count = 2}, false));
+    assert_false(net_message_is_valid(&(net_head){.length = claim, .type = NET_QUERY, .count = 2}, false));
     assert_false(net_message_is_valid(&(net_head){.length = 16, .type = NET_TYPES}, false));
     assert_false(net_message_is_valid(&(net_head){.length = 16, .type = 0}, false));
 }
@@ -172,7 +173,7 @@ TEST(mutated_batches_stay_inside_the_node) {
             assert_true(verb.length <= NODE_BYTES && verb.offset <= NODE_BYTES - verb.length);
             assert_true(((verb.offset | verb.length) & 7) == 0 && at <= end);
         }
-        bool changes;
+        net_changes changes;
         sound += got == 0 && count > 0 && net_batch_check(bytes, length, count, NODE_BYTES, &changes) >= 0;
         free(bytes);
     }
