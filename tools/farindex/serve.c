@@ -1,5 +1,6 @@
 /* `farindex serve` runs the daemon of a memory node, or queries the status of a running daemon (--status). */
 #include "base/parse.h"
+#include "fabric/node/admission.h"
 #include "fabric/node/memory.h"
 #include "fabric/node/server.h"
 #include "fabric/tcp/link.h"
@@ -20,11 +21,12 @@
 #define CLI_SERVE_FAILED 3 /* exit status if the daemon could not serve, or if its status could not be queried */
 
 typedef struct serve_options {
-    const char *listen, *memory, *secret, *read_secret, *cert, *key, *ca, *lease, *status, *fabric;
-    uint64_t size, threads;
+    const char *listen, *memory, *secret, *read_secret, *cert, *key, *ca, *lease, *status, *fabric, *log_level;
+    uint64_t size, threads, per_address;
     bool insecure, chaos, json;
 } serve_options;
 
+static const char *const log_levels[NET_LOG_LEVELS] = {"error", "warning", "info"};
 static net_server *running;
 
 
@@ -169,7 +171,15 @@ static int make_config(const serve_options *o, net_server_options *config) {
     config->lease_ms = (unsigned)(lease / 1000000u);
     config->threads = (unsigned)o->threads;
     config->chaos = o->chaos;
-    config->log = stderr;
+    config->log = STDERR_FILENO;
+    config->per_address = (unsigned)o->per_address;
+    while (config->log_level < NET_LOG_LEVELS && strcmp(o->log_level, log_levels[config->log_level]) != 0)
+        config->log_level++;
+    if (config->log_level == NET_LOG_LEVELS)
+        return cli_wrong_usage("serve", "--log-level: must be error, warning or info, not '%s'", o->log_level);
+    if (o->per_address < 1 || o->per_address > 1000000)
+        return cli_wrong_usage("serve", "--connections-per-address: must be within 1..1000000, not %" PRIu64,
+                               o->per_address);
     return 0;
 }
 
@@ -213,7 +223,8 @@ static int run_daemon(const net_server_options *config) {
 
 
 int cli_serve(int argc, char **argv) {
-    serve_options o = {.lease = LEASE_DEFAULT, .threads = 1, .fabric = "tcp"};
+    serve_options o = {.lease = LEASE_DEFAULT, .threads = 1, .fabric = "tcp", .log_level = "info",
+                       .per_address = NET_PER_ADDRESS_DEFAULT};
     bool help = false;
     const cli_option options[] = {
         {"listen", CLI_TEXT, &o.listen, "HOST:PORT",
@@ -233,6 +244,9 @@ int cli_serve(int argc, char **argv) {
         {"insecure", CLI_FLAG, &o.insecure, NULL, "allows connections without TLS beyond this host"},
         {"lease", CLI_TEXT, &o.lease, "TIME", "cuts a client whose host has not answered for this time (default 10s)"},
         {"threads", CLI_NUMBER, &o.threads, "N", "number of threads that serve clients (default 1)"},
+        {"connections-per-address", CLI_NUMBER, &o.per_address, "N",
+         "largest number of connections from one address (default 1024)"},
+        {"log-level", CLI_TEXT, &o.log_level, "LEVEL", "writes lines up to this level to stderr: error, warning, info (default)"},
         {"chaos", CLI_FLAG, &o.chaos, NULL, "for tests: interleaves batches and tears verbs between tearing granules"},
         {"status", CLI_TEXT, &o.status, "HOST:PORT", "prints the status of a running daemon instead"},
         {"json", CLI_FLAG, &o.json, NULL, "... as JSON"},

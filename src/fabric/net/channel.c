@@ -245,6 +245,12 @@ size_t net_channel_queued(const net_channel *channel) {
 }
 
 
+size_t net_channel_next_length(const net_channel *channel) {
+    int64_t length = net_message_length(channel->in.data + channel->in.begin, queued_bytes(&channel->in));
+    return length > 0 ? (size_t)length : 0;
+}
+
+
 bool net_channel_has_message(const net_channel *channel) {
     int64_t length = net_message_length(channel->in.data + channel->in.begin, queued_bytes(&channel->in));
     return length < 0 || (length > 0 && (uint64_t)length <= queued_bytes(&channel->in));

@@ -48,6 +48,9 @@ int net_channel_receive(net_channel *channel); /* reads from the socket; returns
 bool net_channel_wants_to_send(const net_channel *channel);
 size_t net_channel_queued(const net_channel *channel);
 
+/* Returns the length of the message that is arriving, or 0 if its head has not arrived yet. */
+size_t net_channel_next_length(const net_channel *channel);
+
 /* Returns true if net_channel_next would return a message or an error, not 0. */
 bool net_channel_has_message(const net_channel *channel);
 

@@ -6,23 +6,10 @@
 
 #include <assert.h>
 #include <stdarg.h>
-#include <time.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #define READS_ONLY "this secret permits only reading"
-
-
-void server_log(const net_server *server, const char *format, ...) {
-    char text[512];
-    va_list args;
-    if (!server->config.log)
-        return;
-    va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    fprintf(server->config.log, "farindex serve: %s\n", text);
-    fflush(server->config.log);
-}
 
 
 /* ---- Notifications ---- */
@@ -178,6 +165,16 @@ static bool refuse_peer(server_peer *peer, const char *format, ...) {
 }
 
 
+/* Counts the connection at its address. Returns false if there are too many. */
+static bool admit_peer(server_peer *peer) {
+    net_server *server = peer->server;
+    pthread_mutex_lock(&server->lock);
+    bool admitted = net_admission_accept(&server->admission, &peer->half_open, &peer->from, &peer->source);
+    pthread_mutex_unlock(&server->lock);
+    return admitted;
+}
+
+
 static bool on_hello(server_peer *peer, const net_head *head, const char *body) {
     net_server *server = peer->server;
     const net_file_header *header = server->memory->header;
@@ -190,12 +187,14 @@ static bool on_hello(server_peer *peer, const net_head *head, const char *body) 
                            far_version());
     if (hello.purpose > NET_FOR_INSPECTION)
         return refuse_peer(peer, "the purpose of a client is a session or an inspection");
+    if (!admit_peer(peer))
+        return refuse_peer(peer, "there are too many connections from its address (at most %u, see "
+                                 "--connections-per-address)", server->admission.per_address_max);
     peer->hello_done = true;
     peer->inspects = hello.purpose == NET_FOR_INSPECTION;
     peer->reads_only = peer->channel.tls && net_tls_peer_reads_only(peer->channel.tls);
     assert(peer->loop->handshaking > 0);
     peer->loop->handshaking--;
-    atomic_fetch_sub_explicit(&server->handshaking, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&server->counts.comes, !peer->inspects, memory_order_relaxed);
     net_welcome welcome = {
         .magic = NET_MAGIC, .protocol = NET_PROTOCOL, .granule = NET_GRANULE, .bytes = server->memory->size};
@@ -213,7 +212,7 @@ static bool on_hello(server_peer *peer, const net_head *head, const char *body) 
     pthread_mutex_unlock(&server->lock);
     net_channel_send(&peer->channel, NET_WELCOME, 0, head->tag, &welcome, sizeof(welcome));
     if (!peer->inspects)
-        server_log(server, "client %s has connected", peer->name);
+        net_log_write(server->log, NET_LOG_INFO, "client %s has connected", peer->name);
     return true;
 }
 
@@ -448,7 +447,7 @@ static bool on_status(server_peer *peer, const net_head *head) {
     state.complete = header->complete;
     state.refuted = header->refuted;
     state.sessions = server->sessions;
-    state.connections = server->connections;
+    state.connections = server->admission.connections;
     pthread_mutex_unlock(&server->lock);
     state.comes = atomic_load_explicit(&counts->comes, memory_order_relaxed);
     state.cuts = atomic_load_explicit(&counts->cuts, memory_order_relaxed);
@@ -490,9 +489,10 @@ static bool on_record(server_peer *peer, const net_head *head, const char *body)
     header->refuted = (uint32_t)record.refuted;
     pthread_mutex_unlock(&peer->server->lock);
     if (news)
-        server_log(peer->server,
-                   record.refuted ? "a self-test has found guarantees of this fabric violated: see 'farindex selftest'"
-                                  : "the record of violated guarantees was cleared");
+        net_log_write(peer->server->log, NET_LOG_WARNING, "%s",
+                      record.refuted
+                          ? "a self-test has found guarantees of this fabric violated: see 'farindex selftest'"
+                          : "the record of violated guarantees was cleared");
     net_channel_send(&peer->channel, NET_RECORDED, 0, head->tag, NULL, 0);
     return true;
 }
@@ -632,5 +632,7 @@ bool server_serve_messages(server_peer *peer) {
             return false;
         work += head.length + net_channel_queued(&peer->channel) - queued;
     }
+    if (got == 0 && !peer->hello_done && net_channel_next_length(&peer->channel) > NET_HEAD_BYTES + sizeof(net_hello))
+        return refuse_peer(peer, "hello must be the first message"); /* A stranger cannot make the node store more. */
     return got < 0 ? refuse_peer(peer, "it sent data that is no message of this protocol") : true;
 }

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -19,13 +20,14 @@
 #include <unistd.h>
 
 #define EVENTS            64
-#define HANDSHAKING_MAX   256 /* largest number of connections that have not sent their NET_HELLO yet */
 #define HELLO_MS          5000
 #define ACK_CHECK_MS      500 /* ms between two checks for silent peers, unless an eighth of the lease is less */
 #define RECEIVES_PER_TURN 8   /* number of reads from a socket in one turn of its connection */
 /* number of calls of server_serve_messages in one turn of a connection; then other connections have their turn */
 #define SERVES_PER_TURN 16
 #define BACKLOG         512
+#define ACCEPTS_PER_TURN 8
+#define ACCEPT_PAUSE_MS  100 /* pause before the next attempt after accept has failed for lack of descriptors or memory */
 
 static _Thread_local net_chaos chaos;
 
@@ -70,8 +72,7 @@ static void unlink_peer(server_peer *peer) {
     server_loop *loop = peer->loop;
     pthread_mutex_lock(&loop->server->lock);
     server_end_session(peer);
-    assert(loop->server->connections > 0);
-    loop->server->connections--;
+    net_admission_leave(&loop->server->admission, &peer->half_open, peer->source);
     pthread_mutex_unlock(&loop->server->lock);
     if (peer->previous)
         peer->previous->next = peer->next;
@@ -93,29 +94,28 @@ static void count_bytes(server_peer *peer) {
 
 
 static void log_end(const server_peer *peer) {
-    const char *why = peer->fenced_reason[0] ? peer->fenced_reason
-                      : peer->why[0]         ? peer->why
-                      : peer->channel.why[0] ? peer->channel.why
-                                             : "the node ends";
+    net_log *log = peer->server->log;
+    const char *why = peer->fenced_reason[0]      ? peer->fenced_reason
+                      : peer->half_open.evicted   ? "it sent no hello, and newer connections need its place"
+                      : peer->why[0]              ? peer->why
+                      : peer->channel.why[0]      ? peer->channel.why
+                                                  : "the node ends";
     if (!peer->hello_done)
-        server_log(peer->server, "%s was turned away: %s", peer->name, why);
+        net_log_write(log, NET_LOG_INFO, "%s was turned away: %s", peer->name, why);
     else if (!peer->inspects && atomic_load_explicit(&peer->fenced, memory_order_relaxed))
-        server_log(peer->server, "client %s (session %u.%u) was fenced: %s", peer->name, peer->id, peer->generation,
-                   why);
+        net_log_write(log, NET_LOG_WARNING, "client %s (session %u.%u) was fenced: %s", peer->name, peer->id,
+                      peer->generation, why);
     else if (!peer->inspects)
-        server_log(peer->server, "client %s (session %u.%u) %s: %s", peer->name, peer->id, peer->generation,
-                   peer->left_pool ? "left" : "has disconnected", why);
+        net_log_write(log, NET_LOG_INFO, "client %s (session %u.%u) %s: %s", peer->name, peer->id, peer->generation,
+                      peer->left_pool ? "left" : "has disconnected", why);
 }
 
 
 static void close_peer(server_peer *peer) {
-    net_server *server = peer->server;
     unlink_peer(peer);
     log_end(peer);
-    if (!peer->hello_done) {
+    if (!peer->hello_done)
         peer->loop->handshaking--;
-        atomic_fetch_sub_explicit(&server->handshaking, 1, memory_order_relaxed);
-    }
     count_bytes(peer);
     net_queue_free(peer->queue);
     /* If a child process has a copy of the socket, closing the socket alone would not end its events. */
@@ -195,6 +195,7 @@ static server_peer *make_peer(net_server *server, int socket, const net_endpoint
     peer->deadline = now_ms() + HELLO_MS;
     pthread_mutex_init(&peer->run_lock, NULL);
     net_channel_init(&peer->channel, socket, tls);
+    peer->from = *from;
     net_endpoint_text(from, peer->name);
     return peer;
 }
@@ -221,48 +222,84 @@ static void adopt_new_peers(server_loop *loop) {
 }
 
 
-/* Assigns a new connection to a loop, in turn. */
-static void assign_to_loop(net_server *server, server_peer *peer) {
+/* Frees a connection that belongs to no loop yet. */
+static void free_peer(server_peer *peer) {
+    net_channel_close(&peer->channel);
+    pthread_mutex_destroy(&peer->run_lock);
+    free(peer);
+}
+
+
+/* Admits a new connection and assigns it to a loop, in turn. */
+static void admit_to_loop(net_server *server, server_peer *peer) {
     uint64_t one = 1;
     server_loop *loop = &server->loops[server->next_loop++ % server->loop_count];
     pthread_mutex_lock(&server->lock);
-    server->connections++;
-    peer->loop = loop;
-    peer->next = loop->inbox;
-    loop->inbox = peer;
+    bool admitted = net_admission_enter(&server->admission, &peer->half_open, peer->channel.socket);
+    if (admitted) {
+        peer->loop = loop;
+        peer->next = loop->inbox;
+        loop->inbox = peer;
+    }
     pthread_mutex_unlock(&server->lock);
+    if (!admitted) {
+        atomic_fetch_add_explicit(&server->counts.refused, 1, memory_order_relaxed);
+        net_log_write(server->log, NET_LOG_WARNING, "%s was turned away: there are too many connections", peer->name);
+        free_peer(peer);
+        return;
+    }
     if (write(loop->event, &one, sizeof(one)) < 0)
         return; /* The counter of the eventfd is full, so a wake-up is pending and the loop wakes anyway. */
 }
 
 
-static void accept_one(net_server *server, int socket, const net_endpoint *from) {
-    server_peer *peer = NULL;
-    if (atomic_load_explicit(&server->handshaking, memory_order_relaxed) >= HANDSHAKING_MAX) {
-        atomic_fetch_add_explicit(&server->counts.refused, 1, memory_order_relaxed);
-        close(socket);
-    } else if (net_socket_prepare(socket, server->config.lease_ms) < 0) {
-        close(socket);
-    } else {
-        peer = make_peer(server, socket, from);
-    }
-    if (!peer)
-        return;
-    atomic_fetch_add_explicit(&server->handshaking, 1, memory_order_relaxed);
-    assign_to_loop(server, peer);
+static void set_accepting(server_loop *loop, bool on) {
+    struct epoll_event event = {.events = on ? EPOLLIN : 0, .data.ptr = &loop->server->listener};
+    epoll_ctl(loop->epoll, EPOLL_CTL_MOD, loop->server->listener, &event);
 }
 
 
-static void accept_next(server_loop *loop) {
+/* Stops accepting for a while, because no descriptor or no memory is available. New connections wait in the backlog, and
+ * the loop serves its clients meanwhile. */
+static void pause_accepting(server_loop *loop) {
+    net_log_write(loop->server->log, NET_LOG_WARNING, "no connection can be accepted: %s", strerror(errno));
+    loop->server->accepts_again_at = now_ms() + ACCEPT_PAUSE_MS;
+    set_accepting(loop, false);
+}
+
+
+static void resume_accepting_if_due(server_loop *loop) {
+    if (now_ms() < loop->server->accepts_again_at)
+        return;
+    loop->server->accepts_again_at = 0;
+    set_accepting(loop, true);
+}
+
+
+/* Accepts one connection. Returns false if there is none, or if none can be accepted now. */
+static bool accept_next(server_loop *loop) {
+    net_server *server = loop->server;
     net_endpoint from = {.length = sizeof(from.address)};
     int socket =
-        accept4(loop->server->listener, (struct sockaddr *)&from.address, &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (socket >= 0)
-        accept_one(loop->server, socket, &from);
-    else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-        /* accept has failed because no descriptor or memory is available; the connection stays in the backlog, and the
-         * loop tries again */
-        usleep(10000);
+        accept4(server->listener, (struct sockaddr *)&from.address, &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (socket < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
+        pause_accepting(loop);
+    if (socket < 0)
+        return false;
+    server_peer *peer = NULL;
+    if (net_socket_prepare(socket, server->config.lease_ms) < 0)
+        close(socket);
+    else
+        peer = make_peer(server, socket, &from);
+    if (peer)
+        admit_to_loop(server, peer);
+    return true;
+}
+
+
+static void accept_connections(server_loop *loop) {
+    for (unsigned i = 0; i < ACCEPTS_PER_TURN && accept_next(loop); i++)
+        continue;
 }
 
 
@@ -310,6 +347,8 @@ static void close_silent_peers(server_loop *loop) {
 
 
 static int wait_timeout_ms(const server_loop *loop) {
+    if (loop->number == 0 && loop->server->accepts_again_at)
+        return ACCEPT_PAUSE_MS;
     return loop->unacknowledged ? (int)ack_check_interval_ms(loop) : loop->handshaking ? 1000 : -1;
 }
 
@@ -341,7 +380,7 @@ static void run_events(server_loop *loop, const struct epoll_event *events, int 
             if (read(loop->event, &rings, sizeof(rings)) < 0)
                 continue;
         } else if (events[i].data.ptr == &loop->server->listener) {
-            accept_next(loop);
+            accept_connections(loop);
         } else if (events[i].data.ptr == &loop->server->rdma) {
             net_rdma_run(loop->server->rdma);
         } else {
@@ -381,6 +420,8 @@ static void *run_loop(void *arg) {
     net_chaos_init(&chaos, loop->number);
     while (!atomic_load_explicit(&loop->server->stopping, memory_order_acquire)) {
         run_events(loop, events, wait_for_events(loop, events));
+        if (loop->number == 0 && loop->server->accepts_again_at)
+            resume_accepting_if_due(loop);
         if (loop->handshaking)
             close_late_handshakes(loop);
         if (loop->unacknowledged)
@@ -462,6 +503,8 @@ static int open_rdma(net_server *server) {
 
 static int set_up_server(net_server *server) {
     int err = net_tls_open(&server->config.tls, true, &server->tls);
+    if (err == 0 && server->config.log)
+        err = net_log_open(server->config.log, server->config.log_level, &server->log);
     if (err == 0)
         err = open_listener(server);
     if (err == 0)
@@ -491,6 +534,7 @@ int net_server_open(const net_server_options *config, net_server **opened) {
     server->started = (uint64_t)time(NULL);
     pthread_mutex_init(&server->lock, NULL);
     raise_file_limit();
+    net_admission_init(&server->admission, config->per_address);
     int err = set_up_server(server);
     if (err < 0) {
         net_server_close(server);
@@ -549,6 +593,8 @@ void net_server_close(net_server *server) {
     if (server->memory)
         net_memory_close(server->memory);
     net_tls_close(server->tls);
+    net_log_close(server->log);
+    net_admission_free(&server->admission);
     pthread_mutex_destroy(&server->lock);
     free(server);
 }

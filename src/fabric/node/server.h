@@ -5,9 +5,9 @@
 
 #include "fabric/net/address.h"
 #include "fabric/net/tls.h"
+#include "fabric/node/log.h"
 
 #include <stdint.h>
-#include <stdio.h>
 
 typedef struct net_server_options {
     net_address listen;
@@ -19,7 +19,9 @@ typedef struct net_server_options {
     unsigned lease_ms; /* A session is fenced when the kernel of its host has not answered for this time. */
     unsigned threads;
     bool chaos;
-    FILE *log; /* receives log lines; NULL: no log */
+    unsigned per_address; /* largest number of connections from one address; 0: NET_PER_ADDRESS_DEFAULT */
+    int log;              /* descriptor that receives log lines; 0: no log */
+    net_log_level log_level;
 } net_server_options;
 
 typedef struct net_server net_server;

@@ -11,6 +11,8 @@
 #include "fabric/net/busy_poll.h"
 #include "fabric/net/channel.h"
 #include "fabric/net/silence.h"
+#include "fabric/node/admission.h"
+#include "fabric/node/log.h"
 #include "fabric/node/memory.h"
 #include "fabric/node/rdma_node.h"
 #include "fabric/node/server.h"
@@ -18,8 +20,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* largest number of unsent bytes of answers; a peer with more is not served until it has read some */
-#define SERVING_QUEUED_MAX (1u << 20)
+/* Number of unsent bytes of answers from which on a peer is not served until it has read some. One more answer may be
+ * in the queue, so a peer that does not read takes at most this and NET_MESSAGE_MAX, besides its last request. */
+#define SERVING_QUEUED_MAX (64u << 10)
 #define SERVING_WORK_MAX   (64u << 10) /* number of bytes of requests and answers after which the answers are sent */
 /* number of notifications that are stored; a peer that has missed more is asked to check all clients */
 #define SERVING_NOTIFICATIONS     1024u
@@ -34,6 +37,7 @@ struct server_peer {
     net_server *server;
     server_loop *loop;
     char name[NET_ADDRESS_MAX];
+    net_endpoint from;
     bool hello_done;   /* true if the peer's NET_HELLO was accepted */
     bool inspects;     /* the connection is for inspection and sends no verbs */
     bool reads_only;   /* the peer has authenticated itself as one that may only read */
@@ -51,6 +55,8 @@ struct server_peer {
     bool may_change_memory;
     char why[96]; /* description of a protocol error that the peer has made; empty: none */
     /* The following fields are protected by the lock of the server. */
+    net_half_open half_open;
+    net_source *source; /* the address at which the connection is counted; NULL before its hello was accepted */
     far_name identity; /* name of the peer's process, as the client reports it */
     unsigned id, generation;
     uint64_t claim; /* number of the claim that the peer holds; 0: it holds none, or the claim was fenced */
@@ -99,12 +105,16 @@ struct net_server {
     net_table table;
     net_claim notifications[SERVING_NOTIFICATIONS];
     uint64_t notification_count; /* number of notifications that were ever stored */
-    unsigned connections, sessions;
+    net_admission admission;
+    unsigned sessions;
     server_counts counts;
     atomic_bool stopping;
     /* number of the loop that gets the next connection; used only by the loop that accepts connections */
     unsigned next_loop;
-    atomic_uint handshaking; /* number of connections of all loops that have not sent their hello */
+    /* time in ms until which no connection is accepted, because accepting one has failed; 0: connections are accepted.
+     * Used only by the loop that accepts connections. */
+    uint64_t accepts_again_at;
+    net_log *log;
     unsigned loop_count;
     server_loop loops[NET_THREADS_MAX];
 };
@@ -122,6 +132,5 @@ static inline void loop_count(atomic_uint_fast64_t *count, uint64_t more) {
 bool server_serve_messages(server_peer *peer);
 void server_send_notifications(server_peer *peer); /* called by the loop of the peer */
 void server_end_session(server_peer *peer); /* called when the connection has ended, with the lock of the server held */
-void server_log(const net_server *server, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -7,11 +7,13 @@
 #include "fabric/tcp/link.h"
 #include "test.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MANY     400 /* number of requests that one client sends at once */
@@ -56,6 +58,29 @@ ssize_t send(int socket, const void *bytes, size_t count, int flags) {
         atomic_store(&sends, at + 1);
     }
     return syscall(SYS_sendto, socket, bytes, count, flags, NULL, 0);
+}
+
+
+static atomic_bool no_descriptors; /* accept4 fails in the loop, as if no descriptor were available */
+static atomic_uint accepts, naps;  /* number of calls of accept4 and of usleep by the loop */
+
+
+int accept4(int listener, struct sockaddr *address, socklen_t *length, int flags) {
+    if (is_loop())
+        atomic_fetch_add(&accepts, 1);
+    if (is_loop() && atomic_load(&no_descriptors)) {
+        errno = EMFILE;
+        return -1;
+    }
+    return (int)syscall(SYS_accept4, listener, address, length, flags);
+}
+
+
+int usleep(useconds_t us) {
+    struct timespec span = {us / 1000000, (long)(us % 1000000) * 1000};
+    if (is_loop())
+        atomic_fetch_add(&naps, 1);
+    return nanosleep(&span, NULL);
 }
 
 
@@ -175,5 +200,35 @@ TEST(a_loop_polls_and_then_sleeps) {
     for (unsigned before = 0; before != atomic_load(&polls); usleep(20000))
         before = atomic_load(&polls);
     net_channel_close(&link.channel);
+    stop_daemon(&r);
+}
+
+
+/* A newcomer waits while no descriptor is available. The loop serves its client meanwhile: it neither sleeps for the
+ * newcomer nor tries to accept it in each turn. When there are descriptors again, the newcomer gets in. Fails if
+ * accept_next sleeps, or without pause_accepting. */
+TEST(accepting_without_descriptors_does_not_delay_clients) {
+    enum { PINGS = 500 };
+    daemon_rig r;
+    net_link client, newcomer;
+    start_daemon(&r);
+    connect_to(&r, &client);
+    atomic_store(&naps, 0);
+    atomic_store(&accepts, 0);
+    atomic_store(&no_descriptors, true);
+    int one = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)atoi(r.address.port)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    assert_int_equal(connect(one, (struct sockaddr *)&to, sizeof(to)), 0);
+    for (unsigned i = 0; i < PINGS; i++)
+        ping_daemon(&r, &client);
+    assert_int_equal(atomic_load(&naps), 0);
+    assert_in_range(atomic_load(&accepts), 1, PINGS / 2);
+    atomic_store(&no_descriptors, false);
+    connect_to(&r, &newcomer);
+    net_channel_close(&newcomer.channel);
+    net_channel_close(&client.channel);
+    close(one);
     stop_daemon(&r);
 }

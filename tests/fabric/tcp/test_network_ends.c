@@ -36,8 +36,7 @@ ssize_t send(int socket, const void *bytes, size_t count, int flags) {
 typedef struct waiting_node {
     net_server *server;
     pthread_t thread;
-    char *log;
-    size_t log_bytes;
+    char *log; /* what the node has logged; set by close_node */
     FILE *out;
 } waiting_node;
 
@@ -48,7 +47,9 @@ static void open_node(waiting_node *n, const char *secret, bool chaos) {
     char error[128];
     int window = WINDOW;
     *n = (waiting_node){0};
-    config.log = n->out = open_memstream(&n->log, &n->log_bytes);
+    n->out = tmpfile();
+    config.log = fileno(n->out);
+    config.log_level = NET_LOG_INFO;
     assert_int_equal(net_address_parse("127.0.0.1:0", 11, &config.listen, error, sizeof(error)), 0);
     assert_ok(net_server_open(&config, &n->server));
     assert_int_equal(setsockopt(n->server->listener, SOL_SOCKET, SO_RCVBUF, &window, sizeof(window)), 0);
@@ -70,6 +71,9 @@ static void close_node(waiting_node *n) {
     net_server_stop(n->server);
     pthread_join(n->thread, NULL);
     net_server_close(n->server);
+    n->log = calloc(1, 1 << 20);
+    rewind(n->out);
+    assert_true(fread(n->log, 1, (1 << 20) - 1, n->out) > 0);
     fclose(n->out);
 }
 

@@ -1,6 +1,7 @@
 /* Tests of pools on real daemons over loopback: authentication, error messages, daemons that cannot serve, and invalid
  * messages. */
 #define _GNU_SOURCE
+#include "fabric/node/admission.h"
 #include "fabric/node/memory.h"
 #include "network_rig.h"
 #include "test.h"
@@ -218,10 +219,10 @@ static void send_to(const char *address, const void *bytes, size_t count) {
 }
 
 
-/* 256 connections send no hello. One more connection is closed at once, and the others after the time limit of the
- * handshake. Then clients are served as before. Fails without HANDSHAKING_MAX or close_late_handshakes. */
+/* 257 connections send no hello. The node admits 256, so it closes the oldest at once, and the others after the time
+ * limit of the handshake. A newcomer is served in between. Fails without evict_oldest or close_late_handshakes. */
 TEST(connections_without_a_hello_are_closed) {
-    enum { MOST = 256 };
+    enum { MOST = NET_HALF_OPEN_MAX };
     daemon_node node;
     int sockets[MOST + 1];
     char uri[128], byte;
@@ -232,12 +233,12 @@ TEST(connections_without_a_hello_are_closed) {
         sockets[i] = socket(AF_INET, SOCK_STREAM, 0);
         assert_int_equal(connect(sockets[i], (struct sockaddr *)&to, sizeof(to)), 0);
     }
-    /* The last connection is one too many, so the node closes it at once. The connection before it is still open. */
-    assert_true(recv(sockets[MOST], &byte, 1, 0) <= 0);
-    assert_true(recv(sockets[MOST - 1], &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
-    for (unsigned i = 0; i < MOST; i++)
-        assert_true(recv(sockets[i], &byte, 1, 0) <= 0);
+    assert_true(recv(sockets[0], &byte, 1, 0) <= 0);
+    assert_true(recv(sockets[MOST], &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
     snprintf(uri, sizeof(uri), "tcp://%s", node.address);
+    put_and_get(uri);
+    for (unsigned i = 1; i <= MOST; i++)
+        assert_true(recv(sockets[i], &byte, 1, 0) <= 0);
     put_and_get(uri);
     for (unsigned i = 0; i <= MOST; i++)
         close(sockets[i]);
