@@ -1,9 +1,9 @@
 #!/bin/bash
 # Proves that the optional libraries are optional: every source file that has code for RDMA, TLS, LMDB, Redis, tkrzw,
-# Kyoto Cabinet or libedit compiles without all of them. SOURCE: the tree. CC: the compiler.
+# Kyoto Cabinet, libedit or libmicrohttpd compiles without all of them. SOURCE: the tree. CC: the compiler.
 set -euo pipefail
 cd "$SOURCE"
-files=$(grep -rlE '^#ifn?def FARINDEX_(RDMA|TLS|LMDB|REDIS|TKRZW|KYOTOCABINET|EDIT)\b' src tools bench tests --include='*.c' | grep -vE '^tests/fabric/rdma/test_rdma(_kills)?.c')
+files=$(grep -rlE '^#ifn?def FARINDEX_(RDMA|TLS|LMDB|REDIS|TKRZW|KYOTOCABINET|EDIT|METRICS)\b' src tools bench tests --include='*.c' | grep -vE '^tests/fabric/rdma/test_rdma(_kills)?.c')
 [ "$(wc -w <<<"$files")" -ge 8 ] || { echo "the sources were not found: $files"; exit 1; }
 status=0
 for file in $files; do

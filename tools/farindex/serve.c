@@ -6,6 +6,7 @@
 #include "fabric/tcp/link.h"
 #include "pool/format/fabric_record.h"
 #include "tools/farindex/commands.h"
+#include "tools/farindex/serve_metrics.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -21,7 +22,7 @@
 #define CLI_SERVE_FAILED 3 /* exit status if the daemon could not serve, or if its status could not be queried */
 
 typedef struct serve_options {
-    const char *listen, *memory, *secret, *read_secret, *cert, *key, *ca, *lease, *status, *fabric, *log_level;
+    const char *listen, *memory, *secret, *read_secret, *cert, *key, *ca, *lease, *status, *fabric, *log_level, *metrics;
     uint64_t size, threads, per_address;
     bool insecure, chaos, json;
 } serve_options;
@@ -203,20 +204,30 @@ static void notify_systemd(const char *state) {
 }
 
 
-static int run_daemon(const net_server_options *config) {
+/* `metrics` is the address of the HTTP server, or NULL. */
+static int run_daemon(const net_server_options *config, const net_address *metrics) {
+    metrics_server *http = NULL;
     if (net_server_open(config, &running) < 0)
         return report_failure();
+    if (metrics && metrics_server_open(metrics, running, &http) < 0) {
+        report_failure();
+        net_server_close(running);
+        return CLI_SERVE_FAILED;
+    }
     struct sigaction action = {.sa_handler = stop_daemon};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
     printf("ready: %s\n", net_server_address(running));
+    if (http)
+        printf("metrics: http://%s/metrics\n", metrics_server_address(http));
     fflush(stdout);
     notify_systemd("READY=1");
     int err = net_server_run(running);
     notify_systemd("STOPPING=1");
     if (err < 0)
         report_failure();
+    metrics_server_close(http);
     net_server_close(running);
     return err < 0 ? CLI_SERVE_FAILED : CLI_DONE;
 }
@@ -247,6 +258,8 @@ int cli_serve(int argc, char **argv) {
         {"connections-per-address", CLI_NUMBER, &o.per_address, "N",
          "largest number of connections from one address (default 1024)"},
         {"log-level", CLI_TEXT, &o.log_level, "LEVEL", "writes lines up to this level to stderr: error, warning, info (default)"},
+        {"metrics", CLI_TEXT, &o.metrics, "HOST:PORT",
+         "serves metrics for Prometheus at http://HOST:PORT/metrics, without TLS"},
         {"chaos", CLI_FLAG, &o.chaos, NULL, "for tests: interleaves batches and tears verbs between tearing granules"},
         {"status", CLI_TEXT, &o.status, "HOST:PORT", "prints the status of a running daemon instead"},
         {"json", CLI_FLAG, &o.json, NULL, "... as JSON"},
@@ -262,6 +275,10 @@ int cli_serve(int argc, char **argv) {
     if (o.status)
         return show_status(&o);
     net_server_options config = {0};
+    net_address metrics;
+    char error[256];
     err = make_config(&o, &config);
-    return err ? err : run_daemon(&config);
+    if (err == 0 && o.metrics && net_address_parse(o.metrics, strlen(o.metrics), &metrics, error, sizeof(error)) < 0)
+        err = cli_wrong_usage("serve", "--metrics: %s", error);
+    return err ? err : run_daemon(&config, o.metrics ? &metrics : NULL);
 }

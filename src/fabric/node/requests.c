@@ -1,5 +1,6 @@
 /* Handles the messages of clients at a memory node: claims, liveness queries, fencing, batches of verbs, status and
  * notifications. server.c calls server_serve_messages. */
+#include "base/host.h"
 #include "base/numa.h"
 #include "fabric/node/serving.h"
 #include "farindex.h"
@@ -393,12 +394,14 @@ static bool on_batch(server_peer *peer, const net_head *head, const char *body) 
     if (!room)
         return refuse_peer(peer, "no memory");
     memcpy(room, &answer, sizeof(answer));
+    uint64_t begun = far_host_now(&far_host_threads);
     pthread_mutex_lock(&peer->run_lock);
     bool whole = run_verbs(peer, body, body + length, room + NET_HEAD_BYTES);
     pthread_mutex_unlock(&peer->run_lock);
     if (!whole)
         return false;
     net_channel_commit(&peer->channel, answer.length);
+    net_times_add(&peer->loop->batch_times, far_host_now(&far_host_threads) - begun);
     loop_count(&peer->loop->counts.batches, 1);
     loop_count(&peer->loop->counts.verbs, head->count);
     return true;
@@ -534,7 +537,7 @@ enum { BY_SESSION = 1, BY_INSPECTION = 2, BY_READER = 4 };
 
 static const uint8_t senders[NET_TYPES] = {
     [NET_BATCH] = BY_SESSION | BY_READER, /* on_batch checks the verbs */
-    [NET_JOIN] = BY_SESSION | BY_INSPECTION,
+    [NET_JOIN] = BY_INSPECTION,
     [NET_CLAIM] = BY_SESSION,
     [NET_RELEASE] = BY_SESSION,
     [NET_QUERY] = BY_SESSION | BY_READER,
@@ -548,7 +551,7 @@ static const uint8_t senders[NET_TYPES] = {
     [NET_BYE] = BY_SESSION | BY_INSPECTION | BY_READER,
     [NET_STATUS] = BY_SESSION | BY_INSPECTION | BY_READER,
     [NET_QUEUE_PAIR] = BY_SESSION,
-    [NET_RECORD] = BY_SESSION | BY_INSPECTION,
+    [NET_RECORD] = BY_INSPECTION,
     [NET_NUMA_QUERY] = BY_SESSION | BY_INSPECTION | BY_READER,
 };
 
@@ -559,7 +562,8 @@ static bool check_sender(server_peer *peer, unsigned type) {
     if (allowed == 0)
         return refuse_peer(peer, "this message is not a request to a node");
     if (!(allowed & (peer->inspects ? BY_INSPECTION : BY_SESSION)))
-        return refuse_peer(peer, "a connection for inspection cannot send this message");
+        return refuse_peer(peer, peer->inspects ? "a connection for inspection cannot send this message"
+                                                : "only a connection for inspection can send this message");
     if (peer->reads_only && !(allowed & BY_READER))
         return refuse_peer(peer, READS_ONLY);
     return true;

@@ -14,6 +14,7 @@
 #include "fabric/node/admission.h"
 #include "fabric/node/log.h"
 #include "fabric/node/memory.h"
+#include "fabric/node/metrics.h"
 #include "fabric/node/rdma_node.h"
 #include "fabric/node/server.h"
 
@@ -87,6 +88,7 @@ struct server_loop {
     bool unacknowledged;     /* some of its peers have unacknowledged data */
     uint64_t next_ack_check; /* time in ms of the next check for silent peers in this loop */
     loop_counts counts;
+    net_times batch_times; /* time that the execution of batches took */
 };
 
 typedef struct server_counts {
