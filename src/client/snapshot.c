@@ -133,7 +133,8 @@ static int add_handle(far_task *t, far_snapshot *survey, unsigned id, const far_
         return FAR_ERR_NO_MEMORY;
     survey->handles = items;
     far_snapshot_handle_info *handle = &items[survey->handle_count++];
-    *handle = (far_snapshot_handle_info){.id = id, .generation = generation, .own = id == far_task_pool(t)->team.own->id};
+    *handle =
+        (far_snapshot_handle_info){.id = id, .generation = generation, .own = id == far_task_pool(t)->team.own->id};
     int err = read_open_table(t, handle, client->opened);
     return err < 0 ? err : read_handle_name(t, handle);
 }

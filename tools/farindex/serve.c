@@ -22,7 +22,8 @@
 #define CLI_SERVE_FAILED 3 /* exit status if the daemon could not serve, or if its status could not be queried */
 
 typedef struct serve_options {
-    const char *listen, *memory, *secret, *read_secret, *cert, *key, *ca, *lease, *status, *fabric, *log_level, *metrics;
+    const char *listen, *memory, *secret, *read_secret, *cert, *key, *ca, *lease, *status, *fabric, *log_level,
+        *metrics;
     uint64_t size, threads, per_address;
     bool insecure, chaos, json;
 } serve_options;
@@ -234,7 +235,10 @@ static int run_daemon(const net_server_options *config, const net_address *metri
 
 
 int cli_serve(int argc, char **argv) {
-    serve_options o = {.lease = LEASE_DEFAULT, .threads = 1, .fabric = "tcp", .log_level = "info",
+    serve_options o = {.lease = LEASE_DEFAULT,
+                       .threads = 1,
+                       .fabric = "tcp",
+                       .log_level = "info",
                        .per_address = NET_PER_ADDRESS_DEFAULT};
     bool help = false;
     const cli_option options[] = {
@@ -247,8 +251,7 @@ int cli_serve(int argc, char **argv) {
          "a file (tmpfs, hugetlbfs) that outlives the daemon, or 'anonymous' (default)"},
         {"secret", CLI_TEXT, &o.secret, "FILE",
          "TLS with this pre-shared key (default: the file that FARINDEX_SECRET names)"},
-        {"read-secret", CLI_TEXT, &o.read_secret, "FILE",
-         "... and a second key, with which clients may only read"},
+        {"read-secret", CLI_TEXT, &o.read_secret, "FILE", "... and a second key, with which clients may only read"},
         {"cert", CLI_TEXT, &o.cert, "FILE", "TLS with certificates: the certificate of this side"},
         {"key", CLI_TEXT, &o.key, "FILE", "... the private key of that certificate"},
         {"ca", CLI_TEXT, &o.ca, "FILE", "... the authority that signs the certificates of the other side"},
@@ -257,7 +260,8 @@ int cli_serve(int argc, char **argv) {
         {"threads", CLI_NUMBER, &o.threads, "N", "number of threads that serve clients (default 1)"},
         {"connections-per-address", CLI_NUMBER, &o.per_address, "N",
          "largest number of connections from one address (default 1024)"},
-        {"log-level", CLI_TEXT, &o.log_level, "LEVEL", "writes lines up to this level to stderr: error, warning, info (default)"},
+        {"log-level", CLI_TEXT, &o.log_level, "LEVEL",
+         "writes lines up to this level to stderr: error, warning, info (default)"},
         {"metrics", CLI_TEXT, &o.metrics, "HOST:PORT",
          "serves metrics for Prometheus at http://HOST:PORT/metrics, without TLS"},
         {"chaos", CLI_FLAG, &o.chaos, NULL, "for tests: interleaves batches and tears verbs between tearing granules"},

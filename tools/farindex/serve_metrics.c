@@ -14,8 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CONNECTIONS_MAX 16
-#define TIMEOUT_SECONDS 10
+#define CONNECTIONS_MAX  16
+#define TIMEOUT_SECONDS  10
 #define CONNECTION_BYTES 16384
 #define BACKLOG          16
 #define PATH             "/metrics"
@@ -45,9 +45,8 @@ static enum MHD_Result answer_error(struct MHD_Connection *connection, unsigned 
 }
 
 
-static enum MHD_Result handle_request(void *arg, struct MHD_Connection *connection, const char *url,
-                                      const char *method, const char *version, const char *upload,
-                                      size_t *upload_bytes, void **state) {
+static enum MHD_Result handle_request(void *arg, struct MHD_Connection *connection, const char *url, const char *method,
+                                      const char *version, const char *upload, size_t *upload_bytes, void **state) {
     static int seen;
     metrics_server *metrics = arg;
     (void)version, (void)upload;
@@ -79,8 +78,7 @@ static int listen_at(metrics_server *metrics, const net_address *address) {
     if (count < 0)
         return count;
     metrics->listener = socket(endpoints[0].address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (metrics->listener < 0 ||
-        setsockopt(metrics->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
+    if (metrics->listener < 0 || setsockopt(metrics->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
         bind(metrics->listener, (struct sockaddr *)&endpoints[0].address, endpoints[0].length) < 0 ||
         listen(metrics->listener, BACKLOG) < 0)
         return far_fail(errno == EADDRINUSE ? FAR_ERR_BUSY : FAR_ERR_UNREACHABLE,
@@ -99,11 +97,11 @@ int metrics_server_open(const net_address *address, net_server *server, metrics_
     metrics->listener = -1;
     int err = listen_at(metrics, address);
     if (err == 0) {
-        metrics->daemon = MHD_start_daemon(
-            MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL, 0, NULL, NULL, handle_request, metrics,
-            MHD_OPTION_LISTEN_SOCKET, metrics->listener, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
-            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-            (size_t)CONNECTION_BYTES, MHD_OPTION_END);
+        metrics->daemon =
+            MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL, 0, NULL, NULL, handle_request, metrics,
+                             MHD_OPTION_LISTEN_SOCKET, metrics->listener, MHD_OPTION_CONNECTION_LIMIT,
+                             (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_SECONDS,
+                             MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
         if (!metrics->daemon)
             err = far_fail(FAR_ERR_UNREACHABLE, "metrics: %s: the HTTP server cannot be started", address->text);
     }
@@ -135,8 +133,8 @@ void metrics_server_close(metrics_server *metrics) {
 
 int metrics_server_open(const net_address *address, net_server *server, metrics_server **opened) {
     (void)server, (void)opened;
-    return far_fail(FAR_ERR_UNSUPPORTED, "metrics: %s: this build has no HTTP server (it was made without libmicrohttpd)",
-                    address->text);
+    return far_fail(FAR_ERR_UNSUPPORTED,
+                    "metrics: %s: this build has no HTTP server (it was made without libmicrohttpd)", address->text);
 }
 
 

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define FIRST_ROOM    4096u
+#define FIRST_ROOM 4096u
 /* A queue with more allocated bytes than this frees its memory when it becomes empty. */
 #define IDLE_ROOM_MAX (128u << 10)
 #define RECEIVE_BYTES (64u << 10)

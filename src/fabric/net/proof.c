@@ -43,7 +43,8 @@ uint64_t net_siphash(const net_key *key, const uint64_t *words, size_t count) {
                     k[1] ^ 0x7465646279746573ull}};
     for (size_t i = 0; i < count; i++)
         absorb_word(&s, words[i]);
-    absorb_word(&s, (uint64_t)(8 * count) << 56); /* the last word contains the length of the input in its highest byte */
+    absorb_word(&s, (uint64_t)(8 * count)
+                        << 56); /* the last word contains the length of the input in its highest byte */
     s.v[2] ^= 0xff;
     run_rounds(&s, 4);
     return s.v[0] ^ s.v[1] ^ s.v[2] ^ s.v[3];

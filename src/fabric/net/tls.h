@@ -10,7 +10,7 @@
 #define NET_SECRET_LEAST 32 /* smallest size of a secret in bytes */
 
 /* Names of files; NULL: not given. Either `secret` is given, or the three files of the certificates together. With
- * `secret`, a server may have a second key, `read_secret`, whose clients may only read. */
+ * `secret`, a server may have a second key, `read_secret`, for clients that may only read. */
 typedef struct net_tls_config {
     const char *secret, *cert, *key, *ca, *read_secret;
 } net_tls_config;

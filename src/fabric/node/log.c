@@ -6,12 +6,14 @@
 #include "farindex.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,6 +23,7 @@
 
 struct net_log {
     int descriptor;
+    int stop; /* an eventfd that ends the thread while the descriptor accepts no data */
     net_log_level level;
     pthread_t thread;
     pthread_mutex_t lock;  /* protects all fields below */
@@ -52,7 +55,8 @@ static bool is_within_rate(net_log *log, net_log_level level, uint64_t now) {
 static bool append_bytes(net_log *log, const char *line, size_t length) {
     if (NET_LOG_BYTES - log->used < length)
         return false;
-    size_t at = (log->begin + log->used) % NET_LOG_BYTES, first = NET_LOG_BYTES - at < length ? NET_LOG_BYTES - at : length;
+    size_t at = (log->begin + log->used) % NET_LOG_BYTES,
+           first = NET_LOG_BYTES - at < length ? NET_LOG_BYTES - at : length;
     memcpy(log->bytes + at, line, first);
     memcpy(log->bytes, line + first, length - first);
     log->used += length;
@@ -126,39 +130,35 @@ uint64_t net_log_dropped(net_log *log) {
 
 /* ---- The thread that writes ---- */
 
-/* Writes to the descriptor, which may block this thread. If the descriptor has failed, the bytes are lost. Returns the
- * number of bytes that are done with. */
-static size_t write_bytes(int descriptor, const char *bytes, size_t count) {
-    ssize_t put = write(descriptor, bytes, count);
-    if (put < 0 && errno == EAGAIN) {
-        struct pollfd one = {.fd = descriptor, .events = POLLOUT};
-        poll(&one, 1, -1);
+/* Waits until the descriptor accepts data, and writes to it. At most PIPE_BUF bytes are written, because a pipe that is
+ * ready accepts as many without blocking. If the descriptor has failed, the bytes are lost. Returns the number of bytes
+ * that are done with, or -1 if the thread must end. */
+static ssize_t write_bytes(const net_log *log, const char *bytes, size_t count) {
+    struct pollfd waits[] = {{.fd = log->descriptor, .events = POLLOUT}, {.fd = log->stop, .events = POLLIN}};
+    if (poll(waits, 2, -1) < 0)
         return 0;
-    }
-    return put < 0 ? errno == EINTR ? 0 : count : (size_t)put;
+    if (waits[1].revents)
+        return -1;
+    ssize_t put = write(log->descriptor, bytes, count < PIPE_BUF ? count : PIPE_BUF);
+    return put >= 0 ? put : errno == EINTR || errno == EAGAIN ? 0 : (ssize_t)count;
 }
 
 
 static void *write_lines(void *arg) {
     net_log *log = arg;
-    int state;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    ssize_t done = 0;
     pthread_mutex_lock(&log->lock);
-    while (!log->closing || log->used > 0) {
+    while (done >= 0 && (!log->closing || log->used > 0)) {
         if (log->used == 0) {
             pthread_cond_wait(&log->events, &log->lock);
             continue;
         }
         size_t begin = log->begin, count = log->used < NET_LOG_BYTES - begin ? log->used : NET_LOG_BYTES - begin;
-        pthread_mutex_unlock(&log->lock);
-        /* net_log_close cancels the thread here if the descriptor accepts no data. Other threads only append behind
-         * these bytes. */
-        pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
-        size_t done = write_bytes(log->descriptor, log->bytes + begin, count);
-        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+        pthread_mutex_unlock(&log->lock); /* Other threads only append behind these bytes. */
+        done = write_bytes(log, log->bytes + begin, count);
         pthread_mutex_lock(&log->lock);
-        log->begin = (begin + done) % NET_LOG_BYTES;
-        log->used -= done;
+        log->begin = (begin + (done > 0 ? (size_t)done : 0)) % NET_LOG_BYTES;
+        log->used -= done > 0 ? (size_t)done : 0;
     }
     log->finished = true;
     pthread_cond_broadcast(&log->events);
@@ -169,6 +169,15 @@ static void *write_lines(void *arg) {
 
 /* ---- Opening and closing ---- */
 
+static void free_log(net_log *log) {
+    if (log->stop >= 0)
+        close(log->stop);
+    pthread_cond_destroy(&log->events);
+    pthread_mutex_destroy(&log->lock);
+    free(log);
+}
+
+
 int net_log_open(int descriptor, net_log_level level, net_log **opened) {
     net_log *log = calloc(1, sizeof(*log));
     pthread_condattr_t attributes;
@@ -176,13 +185,14 @@ int net_log_open(int descriptor, net_log_level level, net_log **opened) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the log");
     log->descriptor = descriptor;
     log->level = level;
+    log->stop = eventfd(0, EFD_CLOEXEC);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&log->lock, NULL);
     pthread_cond_init(&log->events, &attributes);
     pthread_condattr_destroy(&attributes);
-    if (pthread_create(&log->thread, NULL, write_lines, log) != 0) {
-        free(log);
+    if (log->stop < 0 || pthread_create(&log->thread, NULL, write_lines, log) != 0) {
+        free_log(log);
         return far_fail(FAR_ERR_NO_MEMORY, "the thread of the log cannot be started");
     }
     *opened = log;
@@ -190,25 +200,36 @@ int net_log_open(int descriptor, net_log_level level, net_log **opened) {
 }
 
 
-void net_log_close(net_log *log) {
+/* Waits until the thread has finished, but at most CLOSE_SECONDS. The caller holds the lock. */
+static bool await_finish(net_log *log) {
     struct timespec until;
     int err = 0;
-    if (!log)
-        return;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += CLOSE_SECONDS;
+    while (!log->finished && err == 0)
+        err = pthread_cond_timedwait(&log->events, &log->lock, &until);
+    return log->finished;
+}
+
+
+void net_log_close(net_log *log) {
+    uint64_t one = 1;
+    if (!log)
+        return;
     pthread_mutex_lock(&log->lock);
     append_unreported(log);
     log->closing = true;
     pthread_cond_broadcast(&log->events);
-    while (!log->finished && err == 0)
-        err = pthread_cond_timedwait(&log->events, &log->lock, &until);
-    bool finished = log->finished;
+    bool finished = await_finish(log);
+    if (!finished && write(log->stop, &one, sizeof(one)) == sizeof(one))
+        finished = await_finish(log);
     pthread_mutex_unlock(&log->lock);
-    if (!finished)
-        pthread_cancel(log->thread);
-    pthread_join(log->thread, NULL);
-    pthread_cond_destroy(&log->events);
-    pthread_mutex_destroy(&log->lock);
-    free(log);
+    if (finished) {
+        pthread_join(log->thread, NULL);
+        free_log(log);
+    } else {
+        /* The write itself blocks, because another process has filled the pipe after the poll, or a file system hangs.
+         * The thread still uses the log, so the log is not freed; the process is about to end. */
+        pthread_detach(log->thread);
+    }
 }

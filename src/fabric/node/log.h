@@ -1,5 +1,5 @@
 /* The log of the daemon. Threads that serve clients append lines to a buffer of fixed size; a thread of the log writes
- * them to a descriptor. So a descriptor that accepts no data, such as a pipe that nobody reads, never stops the daemon.
+ * them to a descriptor. So a descriptor that accepts no data, such as a full pipe, never stops the daemon.
  * A line is dropped if the buffer is full, or if there were too many lines of its level recently. The log counts the
  * dropped lines, and writes their number before the next line.
  *

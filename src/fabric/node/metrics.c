@@ -94,8 +94,8 @@ static void print_times(FILE *out, net_server *server) {
         for (unsigned i = 0; i < server->loop_count; i++)
             seen += load(&server->loops[i].batch_times.buckets[bucket]);
         if (bucket + 1 < NET_TIME_BUCKETS)
-            fprintf(out, "farindex_node_batch_seconds_bucket{le=\"%.6f\"} %" PRIu64 "\n",
-                    (double)(1u << bucket) / 1e6, seen);
+            fprintf(out, "farindex_node_batch_seconds_bucket{le=\"%.6f\"} %" PRIu64 "\n", (double)(1u << bucket) / 1e6,
+                    seen);
         else
             fprintf(out, "farindex_node_batch_seconds_bucket{le=\"+Inf\"} %" PRIu64 "\n", seen);
     }

@@ -1,5 +1,5 @@
-/* Metrics of a running daemon, in the text format of Prometheus (version 0.0.4). They have no labels whose values come
- * from clients, so the number of lines is fixed, and the text is ASCII. `farindex serve --metrics` serves them. */
+/* Metrics of a running daemon, in the text format of Prometheus (version 0.0.4). They have no labels with values of
+ * clients, so the number of lines is fixed, and the text is ASCII. `farindex serve --metrics` serves them. */
 #ifndef FAR_FABRIC_NODE_METRICS_H
 #define FAR_FABRIC_NODE_METRICS_H
 

@@ -67,8 +67,8 @@ static bool is_later_node(const net_server *server) {
 
 /* Returns true if node 0 has issued this claim, which is presented to this later node. */
 static bool claim_was_issued(const net_server *server, const net_claim *claim) {
-    return is_later_node(server) && claim->proof == net_proof_of_claim(&server->memory->header->key, claim->id,
-                                                                       claim->generation, claim->claim);
+    return is_later_node(server) &&
+           claim->proof == net_proof_of_claim(&server->memory->header->key, claim->id, claim->generation, claim->claim);
 }
 
 
@@ -189,8 +189,10 @@ static bool on_hello(server_peer *peer, const net_head *head, const char *body) 
     if (hello.purpose > NET_FOR_INSPECTION)
         return refuse_peer(peer, "the purpose of a client is a session or an inspection");
     if (!admit_peer(peer))
-        return refuse_peer(peer, "there are too many connections from its address (at most %u, see "
-                                 "--connections-per-address)", server->admission.per_address_max);
+        return refuse_peer(peer,
+                           "there are too many connections from its address (at most %u, see "
+                           "--connections-per-address)",
+                           server->admission.per_address_max);
     peer->hello_done = true;
     peer->inspects = hello.purpose == NET_FOR_INSPECTION;
     peer->reads_only = peer->channel.tls && net_tls_peer_reads_only(peer->channel.tls);

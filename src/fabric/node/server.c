@@ -24,10 +24,11 @@
 #define ACK_CHECK_MS      500 /* ms between two checks for silent peers, unless an eighth of the lease is less */
 #define RECEIVES_PER_TURN 8   /* number of reads from a socket in one turn of its connection */
 /* number of calls of server_serve_messages in one turn of a connection; then other connections have their turn */
-#define SERVES_PER_TURN 16
-#define BACKLOG         512
+#define SERVES_PER_TURN  16
+#define BACKLOG          512
 #define ACCEPTS_PER_TURN 8
-#define ACCEPT_PAUSE_MS  100 /* pause before the next attempt after accept has failed for lack of descriptors or memory */
+#define ACCEPT_PAUSE_MS                                                                                                \
+    100 /* pause before the next attempt after accept has failed for lack of descriptors or memory */
 
 static _Thread_local net_chaos chaos;
 
@@ -95,11 +96,11 @@ static void count_bytes(server_peer *peer) {
 
 static void log_end(const server_peer *peer) {
     net_log *log = peer->server->log;
-    const char *why = peer->fenced_reason[0]      ? peer->fenced_reason
-                      : peer->half_open.evicted   ? "it sent no hello, and newer connections need its place"
-                      : peer->why[0]              ? peer->why
-                      : peer->channel.why[0]      ? peer->channel.why
-                                                  : "the node ends";
+    const char *why = peer->fenced_reason[0]    ? peer->fenced_reason
+                      : peer->half_open.evicted ? "it sent no hello, and newer connections need its place"
+                      : peer->why[0]            ? peer->why
+                      : peer->channel.why[0]    ? peer->channel.why
+                                                : "the node ends";
     if (!peer->hello_done)
         net_log_write(log, NET_LOG_INFO, "%s was turned away: %s", peer->name, why);
     else if (!peer->inspects && atomic_load_explicit(&peer->fenced, memory_order_relaxed))

@@ -26,7 +26,7 @@
 #define SERVING_QUEUED_MAX (64u << 10)
 #define SERVING_WORK_MAX   (64u << 10) /* number of bytes of requests and answers after which the answers are sent */
 /* number of notifications that are stored; a peer that has missed more is asked to check all clients */
-#define SERVING_NOTIFICATIONS     1024u
+#define SERVING_NOTIFICATIONS 1024u
 /* A notification is appended to an output queue only while the queue has at most this many bytes. */
 #define SERVING_NOTIFY_QUEUED_MAX 4096u
 
@@ -58,14 +58,14 @@ struct server_peer {
     /* The following fields are protected by the lock of the server. */
     net_half_open half_open;
     net_source *source; /* the address at which the connection is counted; NULL before its hello was accepted */
-    far_name identity; /* name of the peer's process, as the client reports it */
+    far_name identity;  /* name of the peer's process, as the client reports it */
     unsigned id, generation;
     uint64_t claim; /* number of the claim that the peer holds; 0: it holds none, or the claim was fenced */
     char fenced_reason[64];
     net_queue *queue; /* the queue pair for its verbs, for RDMA; NULL: none was requested */
     bool left_pool;
     bool subscribed;
-    uint64_t notifications_sent;  /* number of the last notification that was sent to this peer */
+    uint64_t notifications_sent; /* number of the last notification that was sent to this peer */
     /* notifications are waiting because the output queue is full; used only by the loop of the peer */
     bool notifications_wait;
     server_peer *next, *previous; /* links in the list of its loop */

@@ -72,7 +72,8 @@ static void begin_control(tcp_conn *c, far_control *question) {
     question->next = NULL;
     round->waits = 1;
     if (question->kind == FAR_CONTROL_EVICT || question->kind == FAR_CONTROL_NAME)
-        tcp_send_control(c, 0, question->kind == FAR_CONTROL_EVICT ? NET_EVICT : NET_NAME, 0, &body, sizeof(body), round);
+        tcp_send_control(c, 0, question->kind == FAR_CONTROL_EVICT ? NET_EVICT : NET_NAME, 0, &body, sizeof(body),
+                         round);
     else if (question->id != 0)
         send_claim(c, 0, question, round);
     /* When an id is released, node 0 receives the release last. Once node 0 has released the claim, any client that

@@ -280,8 +280,9 @@ static int join_all(join_state *j) {
     far_fabric *fabric = &j->fabric->fabric;
     fabric->reads_only = may_only_read(j);
     if (fabric->reads_only && j->fabric->transport->carrier == NET_BY_RDMA)
-        return far_fail(FAR_ERR_UNSUPPORTED,
-                        "uri: the secret permits only reading, which rdma:// does not support: a queue pair could write");
+        return far_fail(
+            FAR_ERR_UNSUPPORTED,
+            "uri: the secret permits only reading, which rdma:// does not support: a queue pair could write");
     if (pool != 0 && fabric->reads_only && !all_are_complete(j))
         return far_fail(FAR_ERR_NOT_FOUND, "the pool is not complete: a client that may write must open it first");
     if (pool == 0 && (j->fabric->existing || fabric->reads_only))

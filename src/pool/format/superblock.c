@@ -431,8 +431,8 @@ int far_superblock_open(far_task *t, far_geometry *g) {
         err = format_if_empty(t, &image, g);
     if (err == 0)
         err = check_constants(t, &image, g);
-    if ((err == FAR_ERR_CORRUPT || err == FAR_ERR_UNSUPPORTED) && pool->options.restore &&
-        !pool->fabric->reads_only && (err = restore_constants(t, err, &image)) == 0)
+    if ((err == FAR_ERR_CORRUPT || err == FAR_ERR_UNSUPPORTED) && pool->options.restore && !pool->fabric->reads_only &&
+        (err = restore_constants(t, err, &image)) == 0)
         err = check_constants(t, &image, g);
     return err < 0 ? err : far_fabric_record_apply(pool, image.words[FAR_SUPER_FABRIC_RECORD / 8], &g->capabilities);
 }

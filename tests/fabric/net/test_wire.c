@@ -129,7 +129,8 @@ TEST(heads_are_checked) {
     assert_false(net_message_is_valid(&(net_head){.length = claim, .type = NET_CLAIM}, true));
     assert_false(net_message_is_valid(&(net_head){.length = claim + 8, .type = NET_CLAIM}, false));
     assert_false(net_message_is_valid(&(net_head){.length = claim, .type = NET_CLAIM, .count = 1}, false));
-    assert_true(net_message_is_valid(&(net_head){.length = claim + sizeof(net_claim), .type = NET_QUERY, .count = 2}, false));
+    assert_true(
+        net_message_is_valid(&(net_head){.length = claim + sizeof(net_claim), .type = NET_QUERY, .count = 2}, false));
     assert_false(net_message_is_valid(&(net_head){.length = claim, .type = NET_QUERY, .count = 2}, false));
     assert_false(net_message_is_valid(&(net_head){.length = 16, .type = NET_TYPES}, false));
     assert_false(net_message_is_valid(&(net_head){.length = 16, .type = 0}, false));

@@ -30,7 +30,7 @@ static unsigned count_lines(const char *text, const char *words) {
 }
 
 
-/* Nobody reads the pipe. Appending 10,000 lines and closing the log do not wait for it. Every line is either in the pipe
+/* The pipe is not read. Appending 10,000 lines and closing the log do not wait for it. Every line is either in the pipe
  * or counted as dropped. Fails if net_log_write writes to the descriptor itself. */
 TEST(a_full_pipe_does_not_stop_the_log) {
     int ends[2];

@@ -36,7 +36,7 @@ ssize_t send(int socket, const void *bytes, size_t count, int flags) {
 typedef struct waiting_node {
     net_server *server;
     pthread_t thread;
-    char *log; /* what the node has logged; set by close_node */
+    char *log; /* text of the log of the node; set by close_node */
     FILE *out;
 } waiting_node;
 

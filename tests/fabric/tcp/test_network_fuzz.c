@@ -195,7 +195,7 @@ static void send_on_link(net_link *link, const stream *s) {
 
 
 typedef struct claimed_nodes { /* a pool of two nodes with memory files */
-    daemon_node nodes[2]; /* indexed by node number */
+    daemon_node nodes[2];      /* indexed by node number */
     char paths[2][64];
 } claimed_nodes;
 
@@ -219,8 +219,8 @@ static void start_claimed_nodes(claimed_nodes *p) {
 }
 
 
-static void call_node(net_link *link, const char *where, net_type type, const void *body, size_t bytes, net_type expected,
-                      void *answer, size_t answer_bytes) {
+static void call_node(net_link *link, const char *where, net_type type, const void *body, size_t bytes,
+                      net_type expected, void *answer, size_t answer_bytes) {
     net_address address;
     char error[128];
     assert_int_equal(net_address_parse(where, strlen(where), &address, error, sizeof(error)), 0);
@@ -243,7 +243,7 @@ static void claim_at_both(const claimed_nodes *p, unsigned id, net_link links[2]
 }
 
 
-typedef struct kept_state { /* what the memory file of a node contains besides the memory */
+typedef struct kept_state { /* content of the memory file of a node besides the memory */
     net_file_header header;
     net_ledger ledger;
 } kept_state;
@@ -344,8 +344,8 @@ TEST(mutated_messages_of_a_reader_change_nothing) {
     unlink(path);
     daemon_secret(secret, "0123456789abcdef0123456789abcdef");
     daemon_secret(read_secret, "abcdef0123456789abcdef0123456789");
-    assert_true(daemon_start(&node, NULL, "--size 4M --threads 2 --memory %s --secret %s --read-secret %s", path, secret,
-                             read_secret));
+    assert_true(daemon_start(&node, NULL, "--size 4M --threads 2 --memory %s --secret %s --read-secret %s", path,
+                             secret, read_secret));
     snprintf(uri, sizeof(uri), "tcp://%s?secret=%s", node.address, secret);
     put_and_get(uri);
     char *before = read_whole_file(path, &bytes);

@@ -1,4 +1,4 @@
-/* Tests of peers that use up what a daemon has: its log, its descriptors, its memory, and its places for newcomers.
+/* Tests of peers that use up the resources of a daemon: its log, its descriptors, its memory, and its places for newcomers.
  * Clients go on, and newcomers get in. */
 #define _GNU_SOURCE
 #include "fabric/node/admission.h"
@@ -35,7 +35,7 @@ static void await_end(int one) {
 }
 
 
-/* The daemon's log goes to a pipe that nobody reads, with room for some lines only. 300 strangers send garbage, which
+/* The daemon's log goes to a pipe without a reader, with room for some lines only. 300 strangers send garbage, which
  * leads to a line each. A client is then served as before. Fails if the daemon waits for the pipe. */
 TEST(an_unread_log_does_not_stop_the_daemon) {
     daemon_node node;

@@ -1,4 +1,4 @@
-/* Tests of what a peer of a memory node may do. The attackers send valid messages to which they have no right; other
+/* Tests of the rights of a peer of a memory node. The attackers send valid messages to which they have no right; other
  * clients must not notice anything, and nothing may remain in the memory file. */
 #define _GNU_SOURCE
 #include "fabric/node/memory.h"
@@ -214,8 +214,7 @@ static net_link dial_as_reader(const read_rig *r, net_tls_context *tls, net_purp
     net_link link;
     char error[128];
     net_dial_options how = {.tls = tls, .purpose = purpose, .timeout_ms = 10000};
-    assert_int_equal(
-        net_address_parse(r->node.address, strlen(r->node.address), &address, error, sizeof(error)), 0);
+    assert_int_equal(net_address_parse(r->node.address, strlen(r->node.address), &address, error, sizeof(error)), 0);
     assert_ok(net_links_open(&link, &address, 1, &how));
     assert_int_equal(link.welcome.reads_only, 1);
     return link;
@@ -242,20 +241,26 @@ static bool is_permitted(net_link *link, net_type type, unsigned count, const vo
 }
 
 
-/* The daemon itself enforces what a reader may do: it sends each message that changes something, for both purposes, and
- * verbs of all kinds. Only READs are executed. Fails without check_sender, or without the check of `reads_only` in
+/* The daemon itself enforces the rights of a reader. The reader sends each message that changes something, for both
+ * purposes, and verbs of all kinds. Only READs are executed. Fails without check_sender, or without the check of `reads_only` in
  * on_batch. */
 TEST(the_daemon_refuses_changes_by_readers) {
     static const struct {
         net_type type;
         size_t bytes;
         bool listed, permitted;
-    } messages[] = {{NET_JOIN, sizeof(net_join), false, false},      {NET_CLAIM, sizeof(net_claim), false, false},
-                    {NET_RELEASE, 0, false, false},                  {NET_FENCE, sizeof(net_claim), true, false},
-                    {NET_EVICT, sizeof(net_claim), false, false},    {NET_NOTIFY_ALL, 0, false, false},
-                    {NET_SUBSCRIBE, 0, false, false},                {NET_RECORD, sizeof(net_record), false, false},
-                    {NET_QUEUE_PAIR, 0, false, false},               {NET_STATUS, 0, false, true},
-                    {NET_QUERY, sizeof(net_claim), true, true},      {NET_NAME, sizeof(net_claim), false, true}};
+    } messages[] = {{NET_JOIN, sizeof(net_join), false, false},
+                    {NET_CLAIM, sizeof(net_claim), false, false},
+                    {NET_RELEASE, 0, false, false},
+                    {NET_FENCE, sizeof(net_claim), true, false},
+                    {NET_EVICT, sizeof(net_claim), false, false},
+                    {NET_NOTIFY_ALL, 0, false, false},
+                    {NET_SUBSCRIBE, 0, false, false},
+                    {NET_RECORD, sizeof(net_record), false, false},
+                    {NET_QUEUE_PAIR, 0, false, false},
+                    {NET_STATUS, 0, false, true},
+                    {NET_QUERY, sizeof(net_claim), true, true},
+                    {NET_NAME, sizeof(net_claim), false, true}};
     read_rig r;
     net_tls_context *tls;
     size_t bytes;
