@@ -333,10 +333,10 @@ static bool on_evict(server_peer *peer, const net_head *head, const char *body) 
     memcpy(&one, body, sizeof(one));
     pthread_mutex_lock(&peer->server->lock);
     bool valid = is_node_0(peer->server) && net_id_is_valid(one.id) && one.generation <= 0xffff;
-    if (valid)
+    if (valid) {
         net_table_evict(&peer->server->table, one.id, one.generation, &answer.over, &displaced);
-    if (valid)
         answer.proof = net_proof_of_end(&peer->server->memory->header->key, one.id, answer.over);
+    }
     fence_displaced(peer->server, displaced, "it was evicted");
     pthread_mutex_unlock(&peer->server->lock);
     if (!valid)

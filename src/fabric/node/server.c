@@ -27,8 +27,7 @@
 #define SERVES_PER_TURN  16
 #define BACKLOG          512
 #define ACCEPTS_PER_TURN 8
-#define ACCEPT_PAUSE_MS                                                                                                \
-    100 /* pause before the next attempt after accept has failed for lack of descriptors or memory */
+#define ACCEPT_PAUSE_MS  100 /* pause after accept has failed for lack of descriptors or memory */
 
 static _Thread_local net_chaos chaos;
 
@@ -451,8 +450,7 @@ static int listen_at(net_server *server, const net_endpoint *endpoint) {
             server->config.listen.text);
     server->listener = socket(endpoint->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     /* SO_REUSEADDR permits a restarted daemon to use its address at once. */
-    if (server->listener < 0 ||
-        setsockopt(server->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
+    if (server->listener < 0 || setsockopt(server->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
         bind(server->listener, (const struct sockaddr *)&endpoint->address, endpoint->length) < 0 ||
         listen(server->listener, BACKLOG) < 0)
         return far_fail(errno == EADDRINUSE ? FAR_ERR_BUSY : FAR_ERR_UNREACHABLE,
