@@ -39,7 +39,7 @@ static void print_counter(FILE *out, const char *name, const char *help, uint64_
 }
 
 
-/* Prints what the lock of the server protects. */
+/* Prints the state that the lock of the server protects. */
 static void print_state(FILE *out, net_server *server) {
     pthread_mutex_lock(&server->lock);
     net_file_header header = *server->memory->header;

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 
-/* Returns what the log has written to the pipe. The write end must be closed. */
+/* Returns the whole content of the pipe. The write end must be closed. */
 static char *read_all(int pipe_end) {
     char *text = calloc(1, 4 << 20);
     size_t length = 0;
