@@ -286,8 +286,8 @@ static void show_progress(const bench_client *client, uint64_t taken) {
 }
 
 
-/* Draws until there is an operation. Returns FAR_ERR_NOT_FOUND if the load is complete. Other workloads skip inserts
- * when no key is left. */
+/* Draws the next operation. If an insert is drawn and no key is left to insert, the load is complete, and the function
+ * returns FAR_ERR_NOT_FOUND; other workloads skip the insert and draw again. */
 static int draw_next_operation(bench_client *client, bench_slot *slot) {
     bool load = client->run->ycsb.config.workload == FAR_YCSB_LOAD;
     int err;

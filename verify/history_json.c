@@ -1,5 +1,5 @@
-/* The JSON lines of a history, in the format that the manual of `farindex torture` describes. far_history_write writes them,
- * and far_history_read reads them back. Both use the library jansson. */
+/* The JSON lines of a history, in the format that the manual of `farindex torture` describes. far_history_write writes
+ * them, and far_history_read reads them back. Both use the library jansson. */
 #include "verify/history.h"
 #include "verify/memory.h"
 
@@ -46,8 +46,8 @@ static json_t *bytes_as_hex(far_bytes bytes) {
 }
 
 
-/* Integers of jansson are signed, so a number above INT64_MAX (only a seed or a limit can be that large) is a string of its
- * decimal digits. */
+/* Integers of jansson are signed, so a number above INT64_MAX (only a seed or a limit can be that large) is a string of
+ * its decimal digits. */
 static json_t *number_as_json(uint64_t number) {
     char digits[24];
     if (number <= INT64_MAX)

@@ -15,7 +15,7 @@
 #define IMAGE        2048u /* bytes of the data that is written and read by one verb */
 #define WORDS        (IMAGE / 8)
 #define PAGE         4096u
-/* bytes of an arena, which is large enough wherever its first aligned line begins */
+/* bytes to allocate for an arena: two pages, and one line because the arena begins at the first aligned line */
 #define ARENA        (LINE + 2 * PAGE)
 /* largest and smallest number of arenas of a field; between them, arenas take 1/32 of the memory of a node */
 #define ARENAS_MOST  4096u

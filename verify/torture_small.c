@@ -1,8 +1,8 @@
 /* Options with which a few hundred operations reach all mechanisms of a kind: tables of the smallest size, and few
- * keys, so that operations conflict often. If the caller gives no options, the seeds take the rows of a kind in turn;
- * the last seed of each round uses the defaults of the kind. The seed also decides whether there are phases that delete
- * all keys, because an empty index may shrink. tests/verify/test_torture_coverage.c proves that every named point of
- * every kind is reached. */
+ * keys, so that operations conflict often. The table `small_indexes` has several rows of options for each kind. If the
+ * caller gives no options, consecutive seeds use the rows of the kind in turn; the last seed of each round uses the
+ * defaults of the kind. The seed also decides whether there are phases that delete all keys, because an empty index may
+ * shrink. tests/verify/test_torture_coverage.c proves that every named point of every kind is reached. */
 #include "verify/torture_run.h"
 
 #include <string.h>

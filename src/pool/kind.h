@@ -38,7 +38,8 @@ typedef enum { FAR_OPTION_BOOL, FAR_OPTION_NUMBER, FAR_OPTION_CHOICE } far_optio
 typedef struct far_option_def {
     const char *name;
     far_option_type type;
-    /* values of a number or bool; in texts a number may have the suffix K, M or G, and a bool is on, off, 0 or 1 */
+    /* default value and limits of an option of type number or bool; in an option text, a number may have the suffix K,
+     * M or G, and a bool is on, off, 0 or 1 */
     int64_t initial, min, max;
     /* names of the choices of an option, ended by NULL; the option's value is the position in this list */
     const char *const *choices;

@@ -45,8 +45,8 @@ TEST_FIXTURE(fresh_folder) {
 }
 
 
-/* The page has six charts with a table each for both workloads, shows the warnings of the results, and refers to no
- * other file. */
+/* The page has six charts for each of the two workloads, and a table for each chart. It shows the warnings of the
+ * results, and refers to no other file. */
 TEST_WITH(a_page_has_a_curve_and_a_table_for_each_number, fresh_folder, NULL) {
     works(BENCH, "");
     works(FAKE "farindex plot results.json -o report.html", "");

@@ -98,7 +98,7 @@ TEST(earlier_findings_stay_fixed) {
         {"chime", false, false, 393},
         /* number of registry entries in use; clients with larger ids were invisible to other clients */
         {"dolphin", false, false, 3411},
-        /* registry entry of a live client, which is then marked unused; the client was invisible to other clients */
+        /* registry entry of a live client, which is then marked unused; other clients then did not see this client */
         {"chime", false, false, 3285},
         {"shard", false, false, 3105}, /* word of the catalog's header */
         /* page word, which then names another index; all objects in the page were freed */

@@ -1,4 +1,5 @@
-/* The workloads of YCSB: mixes, distributions, and that reads use only records with complete inserts. */
+/* Tests of the YCSB workloads: the mix of operations, the distributions of keys, and that a read uses a record only
+ * after the insert of this record has completed. */
 #include <stdint.h>
 
 #include "farindex.h"

@@ -91,8 +91,8 @@ const char *cli_parse_line(const char *line, size_t length, cli_bytes *key, cli_
 void cli_print_line(FILE *file, const void *key, size_t key_len, const void *value, size_t value_len);
 
 /* The binary format of a pair: the length of the key and the length of the value as little-endian 32-bit numbers, then
- * the key, then the value. cli_read_binary returns 1 after a pair, 0 at the end of the input, 2 after a header (its
- * text is in *value), and -1 after an error, which *wrong describes. */
+ * the key, then the value. The header of a dump is a pair with an empty key. cli_read_binary returns 1 after a pair, 0
+ * at the end of the input, 2 after a header (its text is in *value), and -1 after an error, which *wrong describes. */
 /* largest accepted length of a key or value; a larger length is a sign of damaged input */
 #define CLI_PAIR_MAX (1u << 20)
 int cli_read_binary(FILE *file, cli_bytes *key, cli_bytes *value, const char **wrong);

@@ -211,7 +211,7 @@ struct sim_conn {
      * guarantee the order of verbs, so the order is checked before each effect. */
     bool disturbed;
     uint32_t queued;       /* number of verbs in the state SIM_QUEUED */
-    sim_conn *prev, *next; /* links in the list of the world */
+    sim_conn *prev, *next; /* links in the world's list of connections */
     sim_qp qps[];
 };
 

@@ -86,8 +86,8 @@ static inline bool far_done_is_sound(uint64_t word) {
  * got before the request was observed. Called by pool/epoch/epoch.c while its flag `waking` is set. */
 void far_request_observe(far_pool *pool, uint64_t word, uint64_t epoch);
 
-/* Returns whether this handle has done everything that the observed request demands, except for waiting for pins. If
- * some of that needs further epochs, this function requests one epoch. */
+/* Returns true if this handle has met all demands of the observed request, except that old pins may still be held. If
+ * retired objects must wait for further epochs before they can be returned, requests one advance of the epoch. */
 bool far_request_advance(far_pool *pool);
 
 /* Returns the number of the request that this handle observed last, and sets *epoch to the epoch in which the handle

@@ -49,8 +49,9 @@ TEST(a_full_pipe_does_not_stop_the_log) {
 }
 
 
-/* Of many lines at once, NET_LOG_BURST are written, and the number of the others. Another level has its own limit. A
- * text with a newline does not begin a new line. Lines above the level are left out and do not count as dropped. */
+/* If many lines of one level are logged at once, the log contains the first NET_LOG_BURST of them, and one line with
+ * the number of dropped lines. Each level has its own limit. A newline in a text does not begin a new line. Lines above
+ * the level of the log are left out, and do not count as dropped. */
 TEST(lines_are_limited_and_counted) {
     int ends[2];
     net_log *log;

@@ -356,8 +356,9 @@ static uint64_t tries_on_numa_nodes(card_retry retry, uint64_t *broken, const ch
 }
 
 
-/* If the memory is on two NUMA nodes, the self-test tries READs across them and finds violations. If it is on one,
- * these rules are left out with a reason. */
+/* If the memory is located on two NUMA nodes, the self-test tries pairs of READs of both, and finds that the simulated
+ * card reorders such READs. If all memory is on one NUMA node, the self-test leaves these rules out and gives the
+ * reason. */
 TEST_WITH(reads_on_two_numa_nodes_are_tried_where_there_are_two, card_open_nodes, card_close_nodes) {
     uint64_t broken = 0;
     const char *left_out;

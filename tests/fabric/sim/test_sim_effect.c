@@ -504,8 +504,8 @@ static void run_adder(void *arg) {
 }
 
 
-/* Clients increment one word with FAA and CAS under all faults, and no increment is lost. Fails without the owner of a
- * word in `verb_must_wait` (src/fabric/sim/effect.c). */
+/* Clients increment one word with FAA and CAS under all faults, and no increment is lost. Fails if `verb_must_wait`
+ * (src/fabric/sim/effect.c) does not make an atomic wait while another atomic on its word is half done (`owner`). */
 TEST(atomics_on_one_word_are_mutually_atomic) {
     for (unsigned seed = 1; seed <= 50; seed++) {
         char text[64];

@@ -269,8 +269,9 @@ TEST(pins_hold_the_epoch_in_every_interleaving) {
 }
 
 
-/* Sessions of two handles fail at random. While a live session holds a pin at e, the epoch is e or e+1. After all
- * sessions of these handles have failed, the first handle still completes waits for epochs. */
+/* Sessions of the second and the third handle fail at random; the first handle never fails. While a live session holds
+ * a pin at e, the epoch is e or e+1. After all sessions of the other two handles have failed, a task of the first
+ * handle still completes its waits for epochs. */
 TEST(pins_of_live_sessions_hold_the_epoch_and_those_of_failed_ones_do_not) {
     for (uint64_t seed = 1001; seed <= 1200; seed++)
         run_seed(seed, true);
