@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 
 /* ---- create, drop, list ---- */
@@ -382,31 +383,35 @@ static int parse_client(const char *text, unsigned *id) {
 
 int cli_evict(int argc, char **argv) {
     cli_pool p = {0};
-    bool list = false;
+    bool list = false, force = false;
     unsigned id = 0;
     uint64_t process = 0;
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
         {"list", CLI_FLAG, &list, NULL, "prints number, process, command, host and open indexes of each client"},
         {"process", CLI_NUMBER, &process, "PID", "fails if the client belongs to another process"},
+        {"force", CLI_FLAG, &force, NULL, "lets root end a process of another user (shm pools)"},
         CLI_OPTIONS_END,
     };
     int count, status;
-    if (cli_operands(argc, argv, "evict CLIENT [--process PID] | evict --list", options,
+    if (cli_operands(argc, argv, "evict CLIENT [--process PID] [--force] | evict --list", options,
                      "Evicts a client; other clients repair the state that it leaves behind. On a shm pool its process "
                      "is ended with "
-                     "SIGKILL.\nOver a network its sessions are cut; the process survives, but none of its verbs "
-                     "takes effect any more.\n",
+                     "SIGKILL, if it\nholds the client by the word of the kernel and belongs to the calling user. Over a "
+                     "network its sessions are cut; the process\nsurvives, but none of its verbs takes effect any "
+                     "more.\n",
                      0, 1, &count, &status))
         return status;
     if (list == (count == 1))
         return cli_wrong_usage("evict", "give either CLIENT or --list");
+    if (force && geteuid() != 0)
+        return cli_wrong_usage("evict", "--force: only root may end processes of other users");
     if (!list && (status = parse_client(argv[0], &id)) != 0)
         return status;
     if ((status = cli_pool_open("evict", &p, NULL)) != 0)
         return status;
     far_client_info killed = {0};
-    int err = list ? list_clients(&p) : far_pool_evict(p.session, id, (int64_t)process, &killed);
+    int err = list ? list_clients(&p) : far_pool_evict(p.session, id, (int64_t)process, force, &killed);
     if (err == FAR_ERR_NOT_FOUND)
         status = cli_not_found("%s", far_last_error());
     else if (err < 0)

@@ -487,7 +487,6 @@ static int make_mapping(const shm_options *options, int file, const struct stat 
     pthread_mutex_init(&mapping->lock, NULL);
     mapping->device = status->st_dev;
     mapping->inode = status->st_ino;
-    mapping->started = shm_process_start(getpid());
     mapping->lock_descriptor = fcntl(file, F_DUPFD_CLOEXEC, 0);
     mapping->query_descriptor = open(options->path, O_RDWR | O_CLOEXEC);
     int err = 0;

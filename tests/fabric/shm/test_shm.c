@@ -524,6 +524,7 @@ TEST_WITH(a_program_that_was_started_does_not_keep_a_session_alive, name_pool, r
 
 /* The session of a stopped process is alive. It fails when the process is evicted, which kills it. */
 TEST_WITH(a_stopped_process_is_alive, name_pool, remove_pool) {
+    far_control request = {.kind = FAR_CONTROL_EVICT, .id = PARTNER_ID, .generation = PARTNER_GENERATION};
     partner p;
     far_fabric *fabric;
     far_conn *conn;
@@ -533,7 +534,7 @@ TEST_WITH(a_stopped_process_is_alive, name_pool, remove_pool) {
     assert_int_equal(kill(p.pid, SIGSTOP), 0);
     assert_int_equal(waitpid(p.pid, &status, WUNTRACED), p.pid);
     assert_int_equal(fabric->ops->has_failed(conn, PARTNER_ID, PARTNER_GENERATION), 0);
-    assert_ok(fabric->ops->evict(conn, PARTNER_ID, PARTNER_GENERATION));
+    assert_ok(fabric->ops->evict(conn, &request));
     assert_int_equal(fabric->ops->has_failed(conn, PARTNER_ID, PARTNER_GENERATION), 1);
     assert_int_equal(waitpid(p.pid, &status, 0), p.pid);
     assert_true(WIFSIGNALED(status));
@@ -551,27 +552,6 @@ TEST_WITH(a_session_that_gave_itself_up_has_failed, name_pool, remove_pool) {
     join_fabric(&fabric, &conn);
     assert_int_equal(fabric->ops->has_failed(conn, PARTNER_ID, PARTNER_GENERATION), 1);
     kill_partner(&p);
-    fabric->ops->disconnect(conn);
-    fabric->ops->close(fabric);
-}
-
-
-/* The start time in the entry of the session differs from that of the process with this pid. Evicting the session does
- * not kill the process. Fails without the comparison of start times in kill_process_of_session. */
-TEST_WITH(evict_never_hits_another_process, name_pool, remove_pool) {
-    partner p;
-    far_fabric *fabric;
-    far_conn *conn;
-    int status;
-    start_partner(&p, PLAIN);
-    join_fabric(&fabric, &conn);
-    shm_client *client = &((shm_fabric *)fabric)->mapping->clients[PARTNER_ID];
-    atomic_fetch_add_explicit(&client->started, 1, memory_order_relaxed);
-    assert_code(FAR_ERR_UNREACHABLE, fabric->ops->evict(conn, PARTNER_ID, PARTNER_GENERATION));
-    assert_int_equal(waitpid(p.pid, &status, WNOHANG), 0); /* the process is alive */
-    kill_partner(&p);
-    /* The session has failed already, so the eviction succeeds and does nothing. */
-    assert_ok(fabric->ops->evict(conn, PARTNER_ID, PARTNER_GENERATION));
     fabric->ops->disconnect(conn);
     fabric->ops->close(fabric);
 }
