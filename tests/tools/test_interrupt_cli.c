@@ -346,7 +346,7 @@ TEST_WITH(an_interrupted_bench_removes_its_own_pool, fresh, remove_pool) {
 /* ---- Truncated pools ---- */
 
 /* The pool file is truncated while `load` uses it. The command ends with a message and exit status 3. Fails without
- * cli_watch_for_truncation (interrupt.c). */
+ * cli_handle_file_signals (interrupt.c). */
 TEST_WITH(a_pool_truncated_under_a_command_is_reported, fresh, remove_pool) {
     static const off_t sizes[] = {0, 3 << 20};
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {

@@ -1,7 +1,7 @@
 /* Code that the programs `farindex` and `farindex-bench` share: parsing of options, error messages, the progress line,
  * signals, and opening a pool.
  *
- * Every program calls cli_watch_for_truncation() first, parses its arguments with cli_parse(), reports each failure
+ * Every program calls cli_handle_file_signals() first, parses its arguments with cli_parse(), reports each failure
  * with one of cli_wrong_usage(), cli_failed() and cli_not_found(), and returns cli_end(status) from main. */
 #ifndef FAR_TOOLS_COMMON_CLI_H
 #define FAR_TOOLS_COMMON_CLI_H
@@ -97,8 +97,9 @@ void cli_forget_interrupt(void); /* called by the shell when the interrupted com
 bool cli_output_is_closed(void); /* true after SIGPIPE: the reader of a pipe has closed it, which needs no message */
 /* Returns the exit status for main. If the command was interrupted, the process ends here by that signal instead. */
 int cli_end(int status);
-/* Turns SIGBUS, which an access beyond the end of a truncated pool file causes, into a message and CLI_FAILED. */
-void cli_watch_for_truncation(void);
+/* Turns SIGBUS, which an access beyond the end of a truncated pool file causes, into a message and CLI_FAILED. Ignores
+ * SIGXFSZ, so that a write beyond the limit of a file's size (ulimit -f) fails with an error. */
+void cli_handle_file_signals(void);
 
 /* ---- Pools ---- */
 

@@ -507,7 +507,7 @@ static int set_up_server(net_server *server) {
     if (err == 0)
         err = open_listener(server);
     if (err == 0)
-        err = net_memory_open(server->config.memory, server->config.size, &server->memory);
+        err = net_memory_open(&server->config.memory, &server->memory);
     if (err == 0 && server->config.rdma)
         err = open_rdma(server);
     if (err < 0)

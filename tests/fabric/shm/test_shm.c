@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "conform.h"
 #include "fabric/shm/shm.h"
+#include "left_out.h"
 #include "test.h"
 
 #include <errno.h>
@@ -331,6 +332,41 @@ TEST_WITH(a_path_without_permission_is_refused, name_pool, remove_pool) {
     assert_int_equal(mkdir(folder, 0500), 0);
     assert_int_equal(run_child(open_as_nobody, inside), 0);
     assert_int_equal(rmdir(folder), 0); /* The folder must be empty, because rmdir succeeds only then. */
+}
+
+
+static void assert_only_shared(const char *word) {
+    char shared_uri[96];
+    snprintf(shared_uri, sizeof(shared_uri), "%s?shared=1", bare_uri);
+    expect_refusal(bare_uri, FAR_ERR_UNREACHABLE, word);
+    assert_ok(use_pool(shared_uri, "a", false));
+}
+
+
+/* A pool file that other users own or can write is refused, unless the URI contains shared=1. Fails without
+ * far_memory_file_check_owner in attach_mapping. */
+TEST_WITH(a_pool_of_others_is_refused, name_pool, remove_pool) {
+    assert_ok(use_pool(uri, "a", true));
+    assert_int_equal(chmod(path, 0660), 0);
+    assert_only_shared("other users can write the file (mode 0660); shared=1 in the URI permits that");
+    assert_int_equal(chmod(path, 0602), 0);
+    assert_only_shared("mode 0602");
+    assert_int_equal(chmod(path, 0640), 0);
+    assert_ok(use_pool(bare_uri, "a", false));
+    if (geteuid() != 0) {
+        left_out("pools of other users", "the test does not run as root");
+        return;
+    }
+    assert_int_equal(chown(path, 65534, 65534), 0);
+    assert_only_shared("belongs to user 65534");
+}
+
+
+/* A symbolic link to a file that does not exist is an error that names this file, and no pool is made. */
+TEST_WITH(a_dangling_link_is_refused, name_pool, remove_pool) {
+    assert_int_equal(symlink("nowhere/pool", path), 0);
+    expect_refusal(uri, FAR_ERR_INVALID, "is a symbolic link to 'nowhere/pool', which does not exist");
+    expect_refusal(bare_uri, FAR_ERR_INVALID, "is a symbolic link to 'nowhere/pool', which does not exist");
 }
 
 

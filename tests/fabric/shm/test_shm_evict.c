@@ -318,6 +318,7 @@ TEST_WITH(force_is_only_for_root, set_up, tear_down) {
     int err = evict(&(far_control){.force = true});
     assert_int_equal(setresuid(0, 0, 0), 0);
     assert_code(FAR_ERR_UNREACHABLE, err);
+    assert_non_null(strstr(far_last_error(), "not to the calling user"));
     assert_lives(&first);
 }
 
