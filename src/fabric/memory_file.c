@@ -54,16 +54,16 @@ int far_memory_file_check_space(int file, const char *name, uint64_t bytes) {
     struct rlimit limit;
     struct statvfs fs;
     struct stat status;
+    char needed[FAR_SIZE_TEXT], there[FAR_SIZE_TEXT];
+    far_format_size(bytes, needed);
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes)
         return far_fail(FAR_ERR_NO_MEMORY,
-                        "%s: the file needs %" PRIu64 " bytes, but this process may write only %" PRIu64
-                        " to a file (ulimit -f)",
-                        name, bytes, (uint64_t)limit.rlim_cur);
+                        "%s: the file needs %s, but this process may write only %s to a file (ulimit -f)", name, needed,
+                        far_format_size(limit.rlim_cur, there));
     uint64_t allocated = fstat(file, &status) == 0 ? (uint64_t)status.st_blocks * 512 : 0;
     if (fstatvfs(file, &fs) == 0 && fs.f_blocks && fs.f_bavail * (uint64_t)fs.f_frsize + allocated < bytes)
-        return far_fail(FAR_ERR_NO_MEMORY,
-                        "%s: the file needs %" PRIu64 " bytes, but its file system has only %" PRIu64 " left", name,
-                        bytes, (uint64_t)fs.f_bavail * fs.f_frsize);
+        return far_fail(FAR_ERR_NO_MEMORY, "%s: the file needs %s, but its file system has only %s left", name, needed,
+                        far_format_size((uint64_t)fs.f_bavail * fs.f_frsize, there));
     return 0;
 }
 
@@ -119,16 +119,15 @@ static uint64_t limit_of_control_group(void) {
 
 
 int far_memory_check_available(const char *name, uint64_t bytes, const char *remedy) {
-    char wanted[FAR_SIZE_TEXT];
+    char wanted[FAR_SIZE_TEXT], there[FAR_SIZE_TEXT];
     uint64_t host = bytes_of_host(), group = limit_of_control_group();
     if (bytes > host)
-        return far_fail(FAR_ERR_NO_MEMORY, "%s: %s of memory are not there: the host has %" PRIu64 " MiB available%s",
-                        name, far_format_size(bytes, wanted), host >> 20, remedy);
+        return far_fail(FAR_ERR_NO_MEMORY, "%s: %s of memory are not there: the host has %s available%s", name,
+                        far_format_size(bytes, wanted), far_format_size(host, there), remedy);
     if (bytes > group)
         return far_fail(FAR_ERR_NO_MEMORY,
-                        "%s: %s of memory are not there: the control group of this process is limited to %" PRIu64
-                        " MiB%s",
-                        name, far_format_size(bytes, wanted), group >> 20, remedy);
+                        "%s: %s of memory are not there: the control group of this process is limited to %s%s", name,
+                        far_format_size(bytes, wanted), far_format_size(group, there), remedy);
     return 0;
 }
 

@@ -1,6 +1,8 @@
 /* The subcommands create, drop and list, which work on whole indexes, check, which also repairs pools, and evict. */
+#include "base/parse.h"
 #include "client/end_client.h"
 #include "client/snapshot.h"
+#include "index/index.h"
 #include "tools/farindex/data.h"
 
 #include <errno.h>
@@ -11,6 +13,24 @@
 
 
 /* ---- create, drop, list ---- */
+
+/* Reports arguments that the library refused, with a similar kind or option if one of them is not known. */
+static int report_wrong_index(const char *kind, const char *index_options) {
+    char why[512], hint[CLI_HINT] = "", error[192];
+    snprintf(why, sizeof(why), "%s", far_last_error());
+    far_option_list list;
+    if (!far_index_kind_named(kind))
+        cli_suggest_kind(kind, hint);
+    far_options_begin(&list, index_options, ',');
+    while (!*hint && far_options_next(&list, error, sizeof(error)) > 0) {
+        char unknown[96];
+        snprintf(unknown, sizeof(unknown), "option %s: kind", list.name);
+        if (strncmp(why, unknown, strlen(unknown)) == 0)
+            cli_suggest_index_option(kind, list.name, hint);
+    }
+    return cli_wrong_usage("create", "%s%s", why, hint);
+}
+
 
 int cli_create(int argc, char **argv) {
     cli_pool p = {.creates = true};
@@ -30,11 +50,11 @@ int cli_create(int argc, char **argv) {
         return status;
     int err = far_index_create(p.session, argv[0], argv[1], index_options, &p.index);
     if (err == FAR_ERR_INVALID)
-        status = cli_wrong_usage("create", "%s", far_last_error());
+        status = report_wrong_index(argv[1], index_options);
     else if (err == FAR_ERR_EXISTS)
-        status = cli_failed("an index '%s' exists already", argv[0]);
+        status = cli_exists("an index '%s' exists already", argv[0]);
     else if (err < 0)
-        status = cli_pool_failed();
+        status = cli_operation_failed(err);
     else if (p.json)
         cli_print_done();
     return cli_pool_close(&p, status);
@@ -65,7 +85,7 @@ static int report_index_in_use(cli_pool *p, const char *name) {
     char users[512], why[512];
     snprintf(why, sizeof(why), "%s", far_last_error());
     describe_users(p, name, users, sizeof(users));
-    return *users ? cli_failed("the index '%s' is in use%s", name, users) : cli_failed("'%s': %s", name, why);
+    return *users ? cli_conflict("the index '%s' is in use%s", name, users) : cli_conflict("'%s': %s", name, why);
 }
 
 
@@ -83,7 +103,7 @@ int cli_drop(int argc, char **argv) {
     else if (err == FAR_ERR_BUSY)
         status = report_index_in_use(&p, argv[0]);
     else if (err < 0)
-        status = cli_pool_failed();
+        status = cli_operation_failed(err);
     else if (p.json)
         cli_print_done();
     return cli_pool_close(&p, status);
@@ -324,6 +344,8 @@ static void print_client_json(client_output *l, const far_client_info *client, c
 }
 
 
+/* Prints a client, which is a handle: the line has the number of its system session, as `top` does. Its other sessions
+ * have no lines of their own. */
 static int print_client(void *ctx, const far_client_info *client) {
     client_output *l = ctx;
     far_snapshot_handle_info unknown = {.process = client->process}; /* used if the client connected after the survey */
@@ -331,7 +353,7 @@ static int print_client(void *ctx, const far_client_info *client) {
     for (size_t i = 0; i < l->survey.handle_count; i++)
         if (l->survey.handles[i].id == client->handle)
             handle = &l->survey.handles[i];
-    if (client->own)
+    if (client->own || client->id != client->handle)
         return 0;
     char command[64], host[FAR_HOST_MAX + 1];
     cli_handle_names(handle, command, host);
@@ -415,7 +437,7 @@ int cli_evict(int argc, char **argv) {
     if (err == FAR_ERR_NOT_FOUND)
         status = cli_not_found("%s", far_last_error());
     else if (err < 0)
-        status = cli_pool_failed();
+        status = cli_operation_failed(err);
     else if (!list)
         print_evicted(&p, &killed);
     return cli_pool_close(&p, status);

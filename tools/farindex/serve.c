@@ -56,7 +56,7 @@ static net_tls_config make_tls_config(const serve_options *o) {
 /* ---- Querying the status ---- */
 
 static void print_state(const net_state *s, const char *where) {
-    char bytes[FAR_SIZE_TEXT], refuted[FAR_VIOLATIONS_TEXT];
+    char bytes[FAR_SIZE_TEXT], in[FAR_SIZE_TEXT], out[FAR_SIZE_TEXT], refuted[FAR_VIOLATIONS_TEXT];
     printf("%s: farindex %.16s, %s of memory, %u threads, %" PRIu64 " restarts\n", where, s->library,
            far_format_size(s->bytes, bytes), s->threads, s->restarts);
     if (s->pool)
@@ -69,8 +69,8 @@ static void print_state(const net_state *s, const char *where) {
     printf("%" PRIu64 " sessions, %" PRIu64 " clients since the start, %" PRIu64 " sessions ended or cut, %" PRIu64
            " connections refused\n",
            s->sessions, s->comes, s->cuts, s->refused);
-    printf("%" PRIu64 " batches, %" PRIu64 " verbs, %" PRIu64 " bytes in, %" PRIu64 " bytes out\n", s->batches,
-           s->verbs, s->bytes_in, s->bytes_out);
+    printf("%" PRIu64 " batches, %" PRIu64 " verbs, %s in, %s out\n", s->batches, s->verbs,
+           far_format_size(s->bytes_in, in), far_format_size(s->bytes_out, out));
 }
 
 
