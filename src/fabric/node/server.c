@@ -21,12 +21,13 @@
 
 #define EVENTS            64
 #define HELLO_MS          5000
+#define HELLO_CHECK_MS    250 /* ms between two checks for connections that send no hello */
 #define ACK_CHECK_MS      500 /* ms between two checks for silent peers, unless an eighth of the lease is less */
 #define RECEIVES_PER_TURN 8   /* number of reads from a socket in one turn of its connection */
 /* number of calls of server_serve_messages in one turn of a connection; then other connections have their turn */
 #define SERVES_PER_TURN  16
 #define BACKLOG          512
-#define ACCEPTS_PER_TURN 8
+#define ACCEPTS_PER_TURN 2 /* few, because strangers who connect must not delay clients */
 #define ACCEPT_PAUSE_MS  100 /* pause after accept has failed for lack of descriptors or memory */
 
 static _Thread_local net_chaos chaos;
@@ -307,6 +308,10 @@ static void accept_connections(server_loop *loop) {
 
 static void close_late_handshakes(server_loop *loop) {
     uint64_t now = now_ms();
+    /* The check visits all connections of the loop. In each turn, it would delay clients while strangers connect. */
+    if (now < loop->next_hello_check)
+        return;
+    loop->next_hello_check = now + HELLO_CHECK_MS;
     for (server_peer *peer = loop->peers, *next; peer; peer = next) {
         next = peer->next;
         if (!peer->hello_done && now >= peer->deadline) {
@@ -353,6 +358,17 @@ static int wait_timeout_ms(const server_loop *loop) {
 }
 
 
+/* Returns true if there are notifications that this loop has not sent yet. Most wake-ups concern new connections. */
+static bool has_new_notifications(server_loop *loop) {
+    pthread_mutex_lock(&loop->server->lock);
+    uint64_t count = loop->server->notification_count;
+    pthread_mutex_unlock(&loop->server->lock);
+    bool is_new = count != loop->notifications_sent;
+    loop->notifications_sent = count;
+    return is_new;
+}
+
+
 static void send_all_notifications(server_loop *loop) {
     for (server_peer *peer = loop->peers, *next; peer; peer = next) {
         next = peer->next;
@@ -393,7 +409,8 @@ static void run_events(server_loop *loop, const struct epoll_event *events, int 
     if (!has_wakeup)
         return;
     adopt_new_peers(loop);
-    send_all_notifications(loop);
+    if (has_new_notifications(loop))
+        send_all_notifications(loop);
 }
 
 
