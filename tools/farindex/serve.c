@@ -1,5 +1,6 @@
 /* `farindex serve` runs the daemon of a memory node, or queries the status of a running daemon (--status). */
 #include "base/parse.h"
+#include "base/text.h"
 #include "fabric/memory_file.h"
 #include "fabric/node/admission.h"
 #include "fabric/node/memory.h"
@@ -131,6 +132,7 @@ static int show_status(const serve_options *o) {
     if (err < 0)
         return report_failure();
     state.library[sizeof(state.library) - 1] = 0;
+    far_make_printable(state.library);
     if (o->json)
         print_state_as_json(&state, o->status);
     else
