@@ -36,7 +36,8 @@ static int traverse_slice(far_task *t, far_index *index, sliced_traversal *s) {
         uint8_t *place = far_scratch(t, DART_KEY_MAX + 1);
         if (!place)
             return far_fail(FAR_ERR_NO_MEMORY, "no local memory for a walk");
-        /* The traversal still uses the bytes of s->place, so they are overwritten only now. */
+        /* The traversal used these bytes as its lower bound until its last call above, so they are overwritten only
+         * now. */
         s->length = dart_item_first_key(traversal.frontier, place);
         memcpy(s->place, place, s->length);
     }
@@ -98,7 +99,7 @@ static int note_reported(walk_state *w, far_addr node, const dart_item *item) {
         if (w->before.count)
             qsort(w->before.nodes, w->before.count, sizeof(far_addr), compare_addrs);
     }
-    /* The node is on the path of the slice's first key, so an earlier slice has read it. */
+    /* an earlier slice has read every node on the path of the slice's first key */
     if (item ? item->contains_start : w->traversal->length > 0)
         return 1;
     bool known =

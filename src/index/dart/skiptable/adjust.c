@@ -389,7 +389,8 @@ static int sweep_some(far_task *t, far_index *index) {
     dart_adjust *a = &est->adjust;
     dart_list list = *dart_est_list(est);
     int err = 0;
-    /* If the whole table is already swept, an earlier call failed only to publish the list, for lack of memory. */
+    /* The whole table is swept already if an earlier call failed to publish the list, for lack of memory. Then only the
+     * list is published. */
     if (a->sweep_place < dart_est_places(est) &&
         (err = dart_est_visit_segments(t, index, &a->sweep_place, sweep_segment, &list)) < 0)
         return err;
