@@ -483,8 +483,8 @@ int smart_remove(far_task *t, far_index *index, far_bytes key);
 /* Starts a background task that unlinks old leaves from the slot of the key and, if `merge` is set, removes or merges
  * nodes above it that are left with no child or one child. */
 void smart_tidy_later(smart_op *op, bool merge);
-/* The idle hook of the kind. Merges the nodes of one due entry of the merge queue. Returns 1 if there was a due entry.
- */
+/* The idle hook of the kind. Merges the nodes of the first entry of the merge queue, if the entry is due, that is, if
+ * its delay (MERGE_AFTER in remove.c) is over. Returns 1 if there was a due entry. */
 int smart_run_due_merge(far_task *t, far_index *index);
 smart_merge_queue *smart_merge_queue_new(void);
 /* Charges the memory of the queue's entries to the budget of this cache. */
