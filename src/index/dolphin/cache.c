@@ -66,8 +66,8 @@ static bool entry_is_local(uint64_t entry) {
 }
 
 
-/* Encodes the pointer to a local node as an entry. Its kind would be a node of class 0, and remote nodes of class 0 do
- * not exist. */
+/* Encodes the pointer to a local node as an entry. The kind field of the result would name a node of class 0. Remote
+ * nodes of class 0 do not exist, so the result cannot be mistaken for the entry of a remote node. */
 static uint64_t local_to_entry(const local_node *c, unsigned lb) {
     return (uint64_t)(uintptr_t)c | (uint64_t)lb << 51 | LOCAL_FLAG;
 }

@@ -56,8 +56,9 @@ static int remove_from_leaf(dolphin_op *op, uint64_t entry, unsigned *left) {
 
 
 /* Tidies up after a delete. The key is already deleted, so most errors are ignored here, and a later delete may try
- * again. A leaf that reaches an eighth of its slots is considered for a merge with its neighbours, once. An empty leaf
- * is replaced by NULL, and then its node and the ancestors are considered for removal. */
+ * again. A leaf is considered for a merge with its neighbours when the number of its keys falls to exactly an eighth of
+ * its slots, so that not every later delete considers it again. An empty leaf is replaced by NULL, and then its node
+ * and the ancestors are considered for removal. */
 static int merge_after_delete(dolphin_op *op, const dolphin_location *location, unsigned left) {
     if (left > 0 && left != op->st->slots / 8)
         return 0;

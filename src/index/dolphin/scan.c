@@ -49,7 +49,8 @@ static int emit_pairs(cursor *c, const dolphin_leaf *leaf, const dolphin_pair *p
     bool look = false;
     for (unsigned i = 0; i < count; i++) {
         words[i] = pairs[i].vword;
-        /* the value word was READ before the insert wrote it, or after a delete cleared it */
+        /* This value word was READ before the insert wrote it, or after a delete cleared it. It is READ again to
+         * distinguish the two cases. */
         if (words[i] == missing) {
             far_read(op->t, dolphin_vword_addr(leaf->addr, op->st->slots, pairs[i].slot), &again[i], 8);
             look = true;

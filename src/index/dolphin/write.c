@@ -224,8 +224,9 @@ int dolphin_compare_key(dolphin_op *op, const dolphin_leaf *leaf, uint64_t kword
 }
 
 
-/* Passes a slot below our slot that holds `kword`. Returns 0 if the slot cannot come to hold op->key, or FAR_ERR_EXISTS
- * if it does hold that key. */
+/* Examines an occupied slot below the slot of this insert; `kword` is its key word. Returns 0 if the slot cannot come
+ * to hold op->key, or FAR_ERR_EXISTS if it holds that key. If another insert has RESERVED the slot for op->key, the
+ * function first takes the slot away from that insert. */
 static int pass_occupied_slot(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot, uint64_t kword) {
     bool same = false;
     dolphin_slot_state state = dolphin_slot_state_of(kword);
@@ -336,7 +337,7 @@ static int write_in_leaf(dolphin_op *op, const dolphin_location *location, far_o
         if (err == 0 && slot >= 0) {
             err = op->st->raw_values ? update_raw_value(op, &leaf, (unsigned)slot, value, true)
                                      : update_value_word(op, &leaf, (unsigned)slot, value);
-            /* The key was deleted meanwhile, so a put starts again and inserts it. */
+            /* If the key was deleted meanwhile, a put starts again and inserts it. */
             return err == FAR_ERR_NOT_FOUND && how == FAR_OP_PUT ? DOLPHIN_RETRY : err;
         }
         if (slot < 0 && how == FAR_OP_UPDATE) {
