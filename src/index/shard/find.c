@@ -64,7 +64,8 @@ int shard_find_l1(shard_op *op, uint64_t header, bool whole, shard_hit *hit) {
  * is first, because a drain moves keys from the older to the newer generation. */
 unsigned shard_generations_to_search(const shard_op *op, uint64_t header, unsigned generation[2]) {
     unsigned v = shard_header_v(header), count = 0, bit = shard_overflow_bit(op->st, op->h);
-    /* generation v-1 is drained in the phases STABLE and SHRINK */
+    /* true if the drain of generation v-1 has ended: the phases STABLE and SHRINK follow the drain, and a doubling
+     * begins only after the drain of the previous doubling */
     bool stable = op->d > v || (op->d == v && (op->phase == SHARD_STABLE || op->phase == SHARD_SHRINK));
     if (shard_header_fold(header) & bit && !stable && v > 0)
         generation[count++] = v - 1;

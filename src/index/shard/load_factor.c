@@ -141,8 +141,8 @@ int shard_publish_counts(far_task *t, far_index *index) {
 /* ---- Samples ---- */
 
 /* Adds the bucket that an insert has read to the sample. The mean number of keys in these buckets indicates the load.
- * Level 2 is not sampled; it is assumed to contain the same share of the keys as at the bound. Returns true if the
- * sample is large enough and the partition seems full. */
+ * Level 2 is not sampled: the function assumes that level 2 has the same share of the keys as when the load is at its
+ * bound (LEVEL_1_SHARE). Returns true if the sample is large enough and the partition seems full. */
 static bool add_sample(shard_op *op) {
     const shard_state *st = op->st;
     uint64_t share = slot_count(st, op->d) / 64 / (st->sampling ? 1 : client_count(st));

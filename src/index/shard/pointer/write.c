@@ -249,7 +249,9 @@ static int apply_change(shard_op *op, far_op_kind how, bool present, const shard
     if (slot >= 0 && prove_one_cycle(op, op->main->w[slot]))
         return insert_entry(op, slot);
     if (slot >= 0 && (!op->header_first || word_is_open(op->main->w[SHARD_P_HEADER], op->main->w[slot])))
-        return SHARD_AGAIN; /* the next attempt reads the header first, or finds that the cycle has begun */
+        /* The image may contain words of two cycles. The next attempt reads the header first, or finds that the new
+         * cycle has begun. */
+        return SHARD_AGAIN;
     shard_count_event(&op->st->counters.under_lock);
     return shard_p_change_under_lock(op, how, present ? hit : NULL);
 }
