@@ -52,7 +52,8 @@ enum {
     /* The verb starts after all earlier verbs of the connection have completed. This costs a round trip. */
     FAR_VERB_FENCE = 1,
     /* The memory may have been freed or reused, and the index validates the result of the verb. Allowed for READs, and
-     * for atomics on objects of a stable type. */
+     * for atomics on objects of a stable type (far_type: the memory of such an object is reused only for objects of the
+     * same type and size). */
     FAR_VERB_UNPROVEN = 2,
     /* The pool itself posts this verb, which may therefore access free memory, for example to wipe it. The memory
      * checker does not report such a verb. */
