@@ -33,8 +33,8 @@ typedef struct bench_kind {
 struct bench_store;
 struct bench_config;
 typedef struct bench_rival { /* another store that runs the same workloads; rivals.c has the table */
-    const char *name;        /* for --against, and in results */
-    const char *heading;     /* of the column with the ratio of throughputs */
+    const char *name;        /* name of the store, for --against and in results */
+    const char *heading;     /* heading of the column with the ratio of throughputs */
     const char *absent;      /* message if this build lacks the store */
     const char *words;       /* line above the table that describes how the store is used */
     unsigned processes;      /* default number of processes */
