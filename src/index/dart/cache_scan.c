@@ -225,8 +225,8 @@ int dart_read_ahead_add_reads(far_task *t, const far_index *index, dart_read_ahe
 }
 
 
-/* The type and depth of a node always equal those in the slot word that names the node, except in damaged memory; then
- * the image is not used. */
+/* An image is used only if its node has the type and depth that the slot word of `node` states. They can differ only in
+ * damaged memory. */
 uint64_t *dart_read_ahead_image(const dart_read_ahead *ahead, const dart_node *node) {
     for (unsigned at = table_position(node->addr); ahead && ahead->table[at];
          at = (at + 1) % (4 * DART_READ_AHEAD_NODES)) {

@@ -67,8 +67,9 @@ static int traverse_slices(far_task *t, far_index *index, sliced_traversal *s) {
 
 /* ---- Walk ---- */
 
-/* The nodes that a walk with walk->once has reported. Such a walk must not report a node twice, but a slice reads some
- * nodes of the next slice. */
+/* The nodes that a walk with walk->once has reported. Such a walk must not report a node twice, but a slice may also
+ * read nodes that belong to the next slice. Therefore the nodes of the current slice and of the slice before it are
+ * remembered. */
 typedef struct reported_nodes {
     far_addr *nodes;
     size_t count, size;

@@ -7,9 +7,11 @@
 
 #include <string.h>
 
-/* size in bytes up to which a header is read together with the node's only bucket, in one READ */
+/* a header of at most this many bytes is always read together with the node's only bucket, even if the header is not
+ * needed, because that costs no further READ */
 #define HEADER_WITH_BUCKET 32u
-/* size in bytes up to which one READ covers both a header that is needed and a bucket after it */
+/* if a header is needed, one READ covers the header, the bucket and the bytes in between, provided that these are at
+ * most this many bytes */
 #define HEADER_TO_BUCKET 288u
 
 

@@ -12,7 +12,7 @@
  *                     F (frozen): the word never changes again
  *     inner node    header: u16 {depth 12 | type 4 << 12}, full prefix, zeros up to a multiple of 8; then the slots.
  *                     Type 15: the node is stored in a spare object of the reserve, and the slot that leads to it
- *                     has the type
+ *                     contains the real type
  *     leaf          u64 {klen 16 | vlen 32 << 16 | freq 16 << 48}, key, value
  *     descriptor    dart_super, one per index
  *     skip table    see the end of this file

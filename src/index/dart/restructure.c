@@ -301,7 +301,8 @@ static int allocate_node(far_task *t, far_index *index, const dart_replace *r, d
 }
 
 
-/* Builds the image of the node in m->image. m->written stays set if the same image was written before. */
+/* Builds the image of the node in m->image. m->written says whether the object in far memory already contains this
+ * image; it stays set only if the new image equals the one that was written before. */
 static int build_image(far_task *t, far_index *index, const dart_replace *r, dart_node_type type,
                        const dart_children *children, new_node *m) {
     uint64_t bytes = dart_node_bytes(type, r->node.depth, dart_of(index)->bucket);

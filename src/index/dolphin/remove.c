@@ -40,8 +40,8 @@ static int remove_slot(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot) 
 }
 
 
-/* Returns 0, FAR_ERR_NOT_FOUND or another error; or STALE or FROZEN. *left is the number of keys that remain in the
- * leaf. */
+/* Deletes op->key from the leaf. Returns 0; STALE or FROZEN if the caller must locate the key again; FAR_ERR_NOT_FOUND
+ * or another error. *left is the number of keys that remain in the leaf. */
 static int remove_from_leaf(dolphin_op *op, uint64_t entry, unsigned *left) {
     dolphin_leaf leaf;
     int slot, err = dolphin_enter_leaf(op, entry, !op->st->raw_values, 0, &leaf);

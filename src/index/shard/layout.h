@@ -214,11 +214,14 @@ static inline uint64_t shard_root_order(uint64_t root) {
 
 enum {
     SHARD_PCB_ROOT = 0,
-    SHARD_PCB_COUNT = 1, /* number of keys; changed by FAA, and corrected by CAS; advisory */
+    /* number of keys; changed by FAA, and corrected by CAS; only an approximation, because changes of failed clients
+     * are missing */
+    SHARD_PCB_COUNT = 1,
     /* two words, for even and odd directory numbers: one names the directory in use, the other a directory that is
      * prepared to be the next */
     SHARD_PCB_DIRECTORY = 2,
-    /* claim word: the client that prepares a doubling, and the version of that doubling; advisory */
+    /* claim word: the client that prepares a doubling, and the version of that doubling; only a hint, which blocks no
+     * client */
     SHARD_PCB_CLAIM = 4,
     SHARD_PCB_WORDS = 8,
 };

@@ -266,8 +266,9 @@ int shard_correct_count(far_task *t, far_index *index, shard_partition *part, ui
 }
 
 
-/* Returns 1 if the partition, at version d, is as full as its count says, and 0 otherwise, after correcting the count.
- * If an insert reached level 3 and requested a doubling, this is sufficient proof. */
+/* Returns 1 if the partition, at version d, is as full as its count says, 0 if not, or an error. A sample of buckets
+ * decides; if it shows that the count is wrong, the function corrects the count. A doubling that an insert has
+ * requested, because it reached level 3, needs no such proof. */
 static int verify_full(far_task *t, far_index *index, shard_partition *part, unsigned d) {
     const shard_state *st = shard_state_of(index);
     uint64_t keys = 0, published = 0, bound = doubling_bound(st, d), margin = bound / 8 + 1;

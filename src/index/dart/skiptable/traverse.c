@@ -84,9 +84,10 @@ static unsigned bits_below(const dart_est *est, unsigned level) {
 }
 
 
-/* Finds and reads the run of directory words that begins at this place (position in hash order, skiptable.h). Calls
- * `each` for those tables on the way to the run that begin at this place, except the tables above `level`, because
- * `each` was called for them before. Returns 0 or an error. */
+/* Finds and reads the run of directory words that begins at this place (position in hash order, skiptable.h). The path
+ * to the run may lead through tables. Calls `each` for those of these tables that begin at this place, so that it is
+ * called once for each table. Leaves out the tables above `level`, because `each` was called for them before. Returns 0
+ * or an error. */
 static int find_run(far_task *t, far_index *index, unsigned place, unsigned level, word_run *r, dart_segment_fn *each,
                     void *ctx) {
     const dart_est *est = dart_est_of(index);

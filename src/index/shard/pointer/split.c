@@ -159,8 +159,9 @@ static bool words_are_as_read(const split *s, const shard_image *parent) {
 
 
 /* Splits a bucket. `graced` is true if the grace period of the doubling is over, so that the words need not be frozen;
- * the caller must have determined it before it read the image. The image must have shown that the change `own` (may be
- * NULL) is correct. Returns 1 if the bucket is at version d, 0 if another client has the lock, or an error. */
+ * the caller must have determined it before it read the image `parent`. `own` is the operation's own change, which this
+ * image must have shown to be correct; or NULL. Returns 1 if the bucket is at version d, 0 if another client has the
+ * lock, or an error. */
 int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned d, bool graced,
                   const shard_image *parent, shard_own_change *own) {
     uint64_t header = parent->w[SHARD_P_HEADER], old;
