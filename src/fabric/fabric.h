@@ -134,10 +134,11 @@ typedef struct far_conn {
 /* Control messages: requests to the memory nodes about the liveness of a session. They are used on fabrics where such a
  * request needs a round trip. The structure belongs to the fabric while the message is pending. */
 typedef enum far_control_kind {
-    /* Requests what the operation `claim` of far_fabric_ops does. id 0 releases the id that the connection holds. */
+    /* claims a session id, like the operation `claim` of far_fabric_ops; id 0 releases the id that the connection
+     * holds */
     FAR_CONTROL_CLAIM,
-    FAR_CONTROL_HAS_FAILED, /* requests what the operation `has_failed` does */
-    FAR_CONTROL_EVICT,      /* requests what the operation `evict` does */
+    FAR_CONTROL_HAS_FAILED, /* queries whether a session has failed, like the operation `has_failed` */
+    FAR_CONTROL_EVICT,      /* evicts a session, like the operation `evict` */
     FAR_CONTROL_NAME,       /* reads the name of the session's process; the answer is always 0 */
 } far_control_kind;
 

@@ -131,8 +131,8 @@ uint64_t net_log_dropped(net_log *log) {
 /* ---- The thread that writes ---- */
 
 /* Waits until the descriptor accepts data, and writes to it. At most PIPE_BUF bytes are written, because a pipe that is
- * ready accepts as many without blocking. If the descriptor has failed, the bytes are lost. Returns the number of bytes
- * that are done with, or -1 if the thread must end. */
+ * ready accepts as many without blocking. Returns the number of bytes that need not be written again, because they were
+ * written, or are lost because the descriptor has failed; -1 if the thread must end. */
 static ssize_t write_bytes(const net_log *log, const char *bytes, size_t count) {
     struct pollfd waits[] = {{.fd = log->descriptor, .events = POLLOUT}, {.fd = log->stop, .events = POLLIN}};
     if (poll(waits, 2, -1) < 0)
