@@ -157,7 +157,7 @@ typedef struct bench_result {
     far_histogram latency, latency_of[BENCH_OPS];
     far_usage usage; /* memory at the end of the workload; cache_bytes is the mean over compute nodes */
     bool has_cache;
-    far_load load; /* zero `slots` for kinds without slots */
+    far_load load; /* load factor; `slots` is 0 for kinds without slots */
     /* counters of the kind during this workload, over all compute nodes; all zero if the kind has none */
     far_figures figures;
     far_capabilities capabilities;
