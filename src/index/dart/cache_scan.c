@@ -23,7 +23,7 @@
 
 #define LINE_WORDS 6u
 #define SET_LINES  4u
-#define LEVELS_MAX 24u /* maximal depth of the recursion that collects nodes */
+#define LEVELS_MAX 24u /* maximal depth of the recursion that collects nodes, because the stack of a task is small */
 
 typedef struct line {
     uint64_t node; /* granule of the node in 44 bits | number of this line << 44, for a node with several lines */

@@ -400,7 +400,9 @@ bool dolphin_first_key_beyond(const uint8_t *prefix, unsigned depth, unsigned hi
 
 /* check_suspects.c: objects that `check` found locked or frozen. They may be in use by a live client, so check reads
  * them again later, when it holds no pin. */
-#define DOLPHIN_RECHECKS_MAX 16u /* limit for one slice of the traversal, and for the number of reported problems */
+/* size of the list of objects from one slice of the traversal, and largest number of problems that are reported in this
+ * way */
+#define DOLPHIN_RECHECKS_MAX 16u
 typedef struct dolphin_recheck {
     uint64_t owner;      /* owner named in the lock word of the object; 0: the object is frozen */
     uint64_t above;      /* entry word of the parent node; 0: the object is the root */

@@ -15,7 +15,8 @@
 enum { TORN = 1 };
 
 #define INCONSISTENT_MAX 100
-#define STEPS_MAX        1024 /* limit for one search, counting visited nodes and outdated cache entries */
+/* limit for one search, counting visited nodes and outdated cache entries; beyond it the index counts as damaged */
+#define STEPS_MAX 1024
 
 
 void dolphin_begin_op(dolphin_op *op, far_task *t, far_index *index, far_bytes key) {

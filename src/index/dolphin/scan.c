@@ -9,9 +9,11 @@
 
 #include <stdlib.h>
 
-#define BATCH_MAX   (1 + DOLPHIN_CACHE_NEXT_MAX)
-#define WANTED_MAX  65536u
-#define VALUE_BYTES (256u << 10) /* limit on the bytes of value blocks that are READ in one batch */
+#define BATCH_MAX  (1 + DOLPHIN_CACHE_NEXT_MAX)
+#define WANTED_MAX 65536u
+/* limit on the bytes of value blocks that are READ in one batch, so that a scan of large values does not need much
+ * scratch memory */
+#define VALUE_BYTES (256u << 10)
 
 typedef struct cursor {
     dolphin_op op;

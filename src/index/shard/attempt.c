@@ -8,7 +8,9 @@
 
 #include <string.h>
 
-#define RENEW_EVERY 8 /* number of attempts after which the pin is renewed */
+/* number of attempts after which the pin is renewed, so that an operation that retries for long does not hold back the
+ * epoch */
+#define RENEW_EVERY 8
 
 
 int shard_begin_operation(shard_op *op, far_task *t, far_index *index, far_bytes key) {

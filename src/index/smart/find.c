@@ -9,7 +9,9 @@
 
 #include <string.h>
 
-#define RENEW_AFTER 12 /* number of attempts of one search before the search begins to renew its pin */
+/* Number of attempts of one search before the search begins to renew its pin. It does not renew it earlier, because
+ * after a renewal it cannot use what it has READ before. */
+#define RENEW_AFTER 12
 
 
 static inline int start_operation(smart_op *op, far_task *t, far_index *index, far_bytes key) {
