@@ -16,7 +16,8 @@
 #define WARM_PARTS 16 /* the first part of a warm-up is 1 / WARM_PARTS of the whole */
 #define QUIET_TICKS                                                                                                    \
     20 /* length of an interval in ticks of housekeeping; an idle handle posts at most one verb in each */
-#define QUIET_INTERVALS_MAX 500 /* largest number of intervals to wait */
+/* largest number of intervals to wait; then measuring begins although background work has not ended */
+#define QUIET_INTERVALS_MAX 500
 
 typedef struct counters {
     far_stats all, of[BENCH_OPS];

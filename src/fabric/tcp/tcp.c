@@ -17,7 +17,8 @@
 #define TIMEOUT_MS  10000u
 #define TIMEOUT_MAX 3600000000000ull
 #define PINGS       16
-#define RTT_MIN     1000u /* smallest assumed round trip in ns */
+/* smallest assumed round trip in ns; back-off times are multiples of the round trip, so it must not be 0 */
+#define RTT_MIN 1000u
 
 typedef struct tcp_options { /* the pool as the URI describes it */
     net_address *addresses;
