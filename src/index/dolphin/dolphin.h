@@ -267,7 +267,8 @@ void dolphin_cache_unless_frozen(dolphin_op *op, const dolphin_node *node);
 int dolphin_read_leaf(dolphin_op *op, uint64_t entry, dolphin_leaf *leaf);
 bool dolphin_leaf_covers(const dolphin_op *op, const dolphin_leaf *leaf, uint64_t ident);
 bool dolphin_kword_is_live_key(const dolphin_op *op, unsigned depth, uint64_t kword);
-/* Returns the value of op->key from a leaf that was READ as a whole: 0, FAR_ERR_NOT_FOUND or an error. */
+/* Looks up op->key in a leaf that was READ as a whole, and returns its value in *out. Returns 0, FAR_ERR_NOT_FOUND or
+ * an error. */
 int dolphin_get_from_leaf(dolphin_op *op, const dolphin_leaf *leaf, far_out *out);
 int dolphin_get(far_task *t, far_index *index, far_bytes key, far_out *out);
 int dolphin_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[],

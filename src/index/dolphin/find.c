@@ -358,7 +358,7 @@ static int get_by_hint(dolphin_op *op, const dolphin_location *location, unsigne
 
 
 /* Returns the result of a get from this leaf. `mark` is the RDWC number of the batch that READ the leaf, or of an
- * earlier one. */
+ * earlier one; the get linearizes at or after the posting of that batch. */
 static int get_as_of_batch(dolphin_op *op, uint32_t mark, const dolphin_leaf *leaf, far_out *out) {
     int err = dolphin_get_from_leaf(op, leaf, out);
     far_rdwc_done(op->t, mark);

@@ -419,7 +419,8 @@ static bool may_use_hint(const dolphin_op *op, far_op_kind how) {
 }
 
 
-/* Returns 0 if the update is done, 1 if the caller must use the usual protocol, or an error. */
+/* Updates op->key through its slot hint. Returns 0 if the update is done, 1 if there is no usable hint, so that the
+ * caller must use the usual protocol, or an error. */
 static int write_by_hint(dolphin_op *op, const dolphin_location *location, far_bytes value) {
     int slot = dolphin_slot_hint_get(op, location->entry);
     if (slot < 0)
@@ -449,8 +450,8 @@ static int write_to_full_leaf(dolphin_op *op, const dolphin_location *location, 
 }
 
 
-/* Returns 0 or the final result of the operation; or STALE, FROZEN or RETRY, and then the caller must locate the key
- * again. */
+/* Makes one attempt of the operation at the place where its search ended. Returns 0 or the final result of the
+ * operation; or STALE, FROZEN or RETRY, and then the caller must locate the key again. */
 static int write_at_location(dolphin_op *op, const dolphin_location *location, far_op_kind how, far_bytes value) {
     int err;
     if (location->outcome != DOLPHIN_AT_LEAF && how == FAR_OP_UPDATE)

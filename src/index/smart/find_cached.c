@@ -250,7 +250,8 @@ static bool word_needs_only_slot(uint64_t word) {
 
 
 /* Follows a cached word as far as possible without proof, through slots of DIR nodes to a leaf, or to a node that must
- * be accepted. first: as for follow_cached_leaf. */
+ * be accepted. If `first` is not NULL, the leaf that the word names was already READ into s->leaf, and *first is the
+ * result of that READ. */
 static __attribute__((noinline)) int follow_cached_word(smart_op *op, smart_spot *s, const smart_cached *cached,
                                                         const int *first) {
     uint64_t word = cached->word;

@@ -178,8 +178,8 @@ static void run_tidy_task(far_task *t, void *arg) {
 }
 
 
-/* Starts the background task. Its errors need no handling, because other clients that meet the same slot or node, and
- * every walk, do the same work. */
+/* Starts the background task that tidies the slot of the key and the nodes above it. Errors of the task need no
+ * handling, because other clients that meet the same slot or node, and every walk, do the same work. */
 void smart_tidy_later(smart_op *op, bool merge_nodes) {
     size_t bytes = sizeof(tidy_arg) + op->key.length;
     if (far_task_is_unattended(op->t)) { /* no thread would run a background task, so do the work now */

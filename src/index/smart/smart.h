@@ -550,8 +550,8 @@ typedef struct smart_cached {
 int smart_cache_new(far_index *index, bool fifo, smart_cache **cache);
 void smart_cache_free(smart_cache *cache);
 size_t smart_cache_bytes(far_index *index);
-/* Takes bytes of the cache's budget for another data structure of the index. Returns false if the budget is spent, and
- * true if `cache` is NULL. */
+/* Takes bytes of the cache's budget for another data structure of the index. Returns false if the budget is spent.
+ * Without a cache there is no budget, so it returns true if `cache` is NULL. */
 bool smart_cache_reserve_budget(smart_cache *cache, size_t bytes);
 void smart_cache_return_budget(smart_cache *cache, size_t bytes);
 /* Looks up the deepest cached node with a depth less than `below` on the path of the key. Returns false if there is

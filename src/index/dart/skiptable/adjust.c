@@ -112,8 +112,8 @@ static bool contains_length(const uint8_t *lengths, unsigned count, unsigned len
 }
 
 
-/* Merges two ascending lists of lengths into one ascending list. Returns the number of lengths; 0 if there are too
- * many. */
+/* Merges two ascending lists of lengths into one ascending list. Returns the number of lengths; 0 if there are more
+ * than DART_LIST_MAX. */
 static unsigned merge_lengths(const uint8_t *a, unsigned a_count, const uint8_t *b, unsigned b_count,
                               uint8_t united[DART_LIST_MAX]) {
     unsigned count = 0;

@@ -156,7 +156,8 @@ static __attribute__((noinline)) int handle_lost_cas(shard_op *op, uint64_t old,
 }
 
 
-/* Called after the CAS of the key's word, which returned `old`. */
+/* Finishes an update or delete after the CAS of the key's word, which returned `old`. If the CAS succeeded, retires the
+ * replaced block and returns SHARD_DONE, otherwise returns the result of handle_lost_cas. */
 static inline int finish_replacement(shard_op *op, uint64_t expected, uint64_t old, bool remove) {
     if (old != expected)
         return handle_lost_cas(op, old, remove);
