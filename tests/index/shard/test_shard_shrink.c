@@ -130,7 +130,8 @@ static void proof_of_a_cancelled_shrink_on(const variant *variant) {
     for (unsigned i = 0; i < 100 && part->empty_buckets == 0; i++)
         run_shrink(&w);
     assert_int_equal(part->empty_buckets, 1ull << shard_root_d(far_root(&s)));
-    /* C inserts, because A would begin a doubling: it remembers that one of its inserts reached level 3 */
+    /* C inserts, not A: an insert of A would begin a doubling, because A remembers that one of its inserts reached
+     * level 3 */
     put(&s.c, number(5), 7);
     assert_int_equal(delete_key(&s.c, number(5)), 0);
     start_shrink(&next);
