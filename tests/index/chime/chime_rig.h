@@ -1,8 +1,9 @@
 /* CHIME, helpers for tests of named interleavings. Keys and values have 8 bytes, and a test chooses keys by their home
  * slot and by their leaf. The handles have no background tasks. An operation itself inserts pivots and merges nodes
- * before it returns, so a test can stop a client in the middle of this work. `a`, `b` and `c` are clients on three
- * compute nodes of one simulated pool (tests/support/stage.h). Functions that read `memory_of` look into far memory
- * directly, without verbs. */
+ * before it returns, so a test can stop a client in the middle of this work.
+ *
+ * `a`, `b` and `c` are clients on three compute nodes of one simulated pool (tests/support/stage.h). Functions that
+ * read `memory_of` look into far memory directly, without verbs. */
 #ifndef TESTS_INDEX_CHIME_RIG_H
 #define TESTS_INDEX_CHIME_RIG_H
 

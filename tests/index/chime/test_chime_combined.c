@@ -1,7 +1,8 @@
 /* CHIME, combined inserts. If several tasks of one compute node insert into one leaf, they wait for the leaf's latch,
  * and the task that holds the leaf's lock also stores the pairs of the waiting tasks. Each insert gets its own result,
- * and is written only into the leaf to which it belongs. Clients A (a), B (b) and C (c) are three compute nodes. D (d)
- * and E (e) are further sessions of A's compute node. */
+ * and is written only into the leaf to which it belongs.
+ *
+ * Clients A (a), B (b) and C (c) are three compute nodes. D (d) and E (e) are further sessions of A's compute node. */
 #include "chime_sessions.h"
 #include "task/session.h"
 #include "test.h"

@@ -1,7 +1,8 @@
 /* CHIME, combined pivots. If several tasks of one compute node must insert pivots into one parent, they wait for the
  * parent's latch, and the task that holds the latch also inserts the pivots of the waiting tasks. In the tests the
- * children or the parent are changed meanwhile. Clients A (a), B (b) and C (c) are three compute nodes. D (d) is a
- * further session of A's compute node. */
+ * children or the parent are changed meanwhile.
+ *
+ * Clients A (a), B (b) and C (c) are three compute nodes. D (d) is a further session of A's compute node. */
 #include "chime_sessions.h"
 #include "test.h"
 
