@@ -330,9 +330,9 @@ EST_RACE(A11_registered_while_it_is_being_frozen) {
 
 
 /* Steps: (1) A has written its tentative word for node N and has seen that N is linked. (2) B unlinks N and removes
- * that word. (3) C, which is slow too, writes its own tentative word into the same slot, and fails. (4) A commits.
- * Proves that A does not commit C's word, so no entry names N. Fails if tentative words do not contain their client
- * (layout.h, dart_est_tentative). */
+ * that word. (3) C, which is slow too, writes its own tentative word for N into the same slot, and then fails. (4) A
+ * commits. Proves that A does not commit C's word, so no entry names N. Fails if tentative words do not contain their
+ * client (layout.h, dart_est_tentative). */
 EST_RACE(A12_tentative_aba) {
     stage s;
     set_up(&s, sim, "upkeep_batch=1,adjust=0,express_cache=0,directory_bits=0");
