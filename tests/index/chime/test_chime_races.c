@@ -397,10 +397,10 @@ TEST(the_lock_holder_has_failed) {
 }
 
 
-/* A26. Steps: A fails while it holds the lock of a leaf; C is about to take the lock over; B takes it over, repairs the
- * leaf, and locks it for an insert of its own; C continues. Proves that C notices that the lock word has changed, and
- * waits for B. Fails without the comparison of the word that the CAS has found (take_over_and_repair, recover.c): C
- * repairs the leaf once more and frees the lock that B holds. */
+/* Race A26. Steps: A fails while it holds the lock of a leaf; C is about to take the lock over; B takes it over,
+ * repairs the leaf, and locks it for an insert of its own; C continues. Proves that C notices that the lock word has
+ * changed, and waits for B. Fails without the comparison of the word that the CAS has found (take_over_and_repair,
+ * recover.c): C repairs the leaf once more and frees the lock that B holds. */
 TEST(a_leaf_is_taken_over_once) {
     static const char *const fabrics[] = {NULL, "masked_cas=off", "atomic_bytes=8"};
     for (unsigned i = 0; i < 3; i++) {

@@ -454,9 +454,9 @@ TEST(a_scan_meets_a_split_and_a_merge) {
 }
 
 
-/* A19. B has cached the parent of a leaf that A then splits. Proves that B's scan, which READs this leaf together with
- * others, also returns the keys of the new leaf. Fails in scan.c if scan_batch does not walk along the siblings up to
- * the next leaf of its batch, and give_current_leaf does not compare the fences with the cursor; one of the two is
+/* Race A19. B has cached the parent of a leaf that A then splits. Proves that B's scan, which READs this leaf together
+ * with others, also returns the keys of the new leaf. Fails in scan.c if scan_batch does not walk along the siblings up
+ * to the next leaf of its batch, and give_current_leaf does not compare the fences with the cursor; one of the two is
  * enough. */
 TEST(a_scan_finds_a_leaf_that_its_parent_lacks) {
     static const char *const fabrics[] = {ONE, ONE ",atomic_bytes=8"};
@@ -478,8 +478,8 @@ TEST(a_scan_finds_a_leaf_that_its_parent_lacks) {
 }
 
 
-/* A8. The cached parent of a scan leads to a leaf that was merged long ago. Proves that the scan does not return its
- * old contents. Fails without node_is_gone in chime_classify_node (access.c). */
+/* Race A8. The cached parent of a scan leads to a leaf that was merged long ago. Proves that the scan does not return
+ * its old contents. Fails without node_is_gone in chime_classify_node (access.c). */
 TEST(a_scan_uses_an_outdated_parent) {
     open_chime(SMALL, ONE);
     insert_keys(a, 40);

@@ -142,7 +142,7 @@ TEST(an_old_root_word) {
 }
 
 
-/* A9. A fails after a split, before the pivot is inserted. When B first reaches the new leaf through the sibling
+/* Race A9. A fails after a split, before the pivot is inserted. When B first reaches the new leaf through the sibling
  * pointer of the old one, it adds the new leaf to its cached copy of the parent. Proves that B need not move right
  * again, and that the pivot is inserted nevertheless, because B READs the parent again later. The guards are in find.c:
  * without chime_cache_add_child in chime_note_half_split, B moves right again; without renew_due_parents, no client

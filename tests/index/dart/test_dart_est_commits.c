@@ -131,8 +131,8 @@ static int step_task(far_task *t, void *arg) {
 
 /* The last step of the adjustment publishes the new list, and finds no memory for it, repeatedly. Proves that the step
  * is repeated until it succeeds, and that the sweep, which has reached the end of the directory by then, does not read
- * words behind this end. The guard is in skiptable/adjust.c, sweep_some, which compares the place of the sweep with the
- * end. dart_est_visit_segments does not leave the directory either. */
+ * words behind this end. There are two guards: skiptable/adjust.c, sweep_some compares the place of the sweep with the
+ * end, and dart_est_visit_segments visits no word behind the end. */
 EST_RACE(adjuster_at_its_end_in_a_full_pool) {
     stage s;
     far_session *other;

@@ -8,8 +8,8 @@
 #include "verify/explore.h"
 
 
-/* S9. Proves that a handle which was idle during several shrinks does not use its cached addresses. Fails if neither
- * the caches are cleared (forget_directory, partition.c) nor the numbers in cached words are compared
+/* Race S9. Proves that a handle which was idle during several shrinks does not use its cached addresses. Fails if
+ * neither the caches are cleared (forget_directory, partition.c) nor the numbers in cached words are compared
  * (shard_cached_word, shard.h). */
 static void a_handle_that_was_idle_on(const variant *variant) {
     stage s;

@@ -195,9 +195,9 @@ TEST(branch_over_frozen) {
 }
 
 
-/* H13. A has frozen node "nx", and B its parent. A continues first, although the slot above its node is frozen; in the
- * second round B continues as soon as A has replaced a node. Fails if smart_find (find.c) does not complete the upper
- * replacement first. */
+/* Race H13. A has frozen node "nx", and B its parent. A continues first, although the slot above its node is frozen; in
+ * the second round B continues as soon as A has replaced a node. Fails if smart_find (find.c) does not complete the
+ * upper replacement first. */
 TEST(parent_frozen) {
     for (unsigned i = 0; i < 2; i++) {
         open_stage(EAGER, NULL);
@@ -266,8 +266,8 @@ TEST(prefix_chain) {
 }
 
 
-/* H20. Keys that are prefixes of other keys, and keys that end with zero bytes, are different keys, and a scan gives
- * them in order. Fails if the partial key for the end of a key is that of a zero byte (smart_part in layout.h). */
+/* Race H20. Keys that are prefixes of other keys, and keys that end with zero bytes, are different keys, and a scan
+ * gives them in order. Fails if the partial key for the end of a key is that of a zero byte (smart_part, layout.h). */
 TEST(prefixes_and_zero_bytes_at_the_end) {
     static const struct {
         const char *bytes;
@@ -292,8 +292,8 @@ TEST(prefixes_and_zero_bytes_at_the_end) {
 }
 
 
-/* H27. A's new node is on another memory node than the slot, and its WRITE is held back. B must see the tree as it was.
- * Fails if the WRITE is not waited for before the CAS (insert_branch in write_insert.c). */
+/* Race H27. A's new node is on another memory node than the slot, and its WRITE is held back. B must see the tree as it
+ * was. Fails if the WRITE is not waited for before the CAS (insert_branch in write_insert.c). */
 TEST(batch_cross_node) {
     for (char second = 'a'; second < 'i'; second++) { /* nodes are spread, so some nodes are on another memory node */
         char one[] = "n?aa", two[] = "n?ab";
