@@ -185,7 +185,8 @@ static int fail_at_problem(void *ctx, const char *problem) {
 }
 
 
-/* Writes, overwrites, deletes and reads some hundred keys in an index with these options in a new pool, and checks the index. */
+/* Writes, overwrites, deletes and reads some hundred keys in an index with these options in a new pool, and checks the
+ * index. */
 static void use_index_with(const char *kind, const char *options) {
     enum { KEYS = 300 };
     rig opened, *r = &opened;

@@ -371,8 +371,8 @@ static void run_collection(void *arg) {
 
 /* A fails with a leaf's lock. B completes A's update with A's redo record, and fails after the walk of a collection by
  * C has seen the record. The collection must not free the record with A. The guard is smart_walk_lock
- * (write_in_place.c), which reports the record: without the record no client can find out whose lock it is, and the last
- * update waits for ever. */
+ * (write_in_place.c), which reports the record: without the record no client can find out whose lock it is, and the
+ * last update waits for ever. */
 TEST(redo_record_in_use_survives_a_collection) {
     char old[201], new[201];
     far_sim_match request = {.kind = FAR_SIM_CAS, .from = FAR_SUPER_REQUEST, .to = FAR_SUPER_REQUEST + 8};
