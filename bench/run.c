@@ -13,10 +13,11 @@
 #include <string.h>
 #include <time.h>
 
-#define WARM_PARTS 16 /* the first part of a warm-up is this fraction of it */
+#define WARM_PARTS 16 /* the first part of a warm-up is 1 / WARM_PARTS of the whole */
 #define QUIET_TICKS                                                                                                    \
     20 /* length of an interval in ticks of housekeeping; an idle handle posts at most one verb in each */
-#define QUIET_INTERVALS_MAX 500 /* largest number of intervals to wait */
+/* largest number of intervals to wait; then measuring begins although background work has not ended */
+#define QUIET_INTERVALS_MAX 500
 
 typedef struct counters {
     far_stats all, of[BENCH_OPS];
@@ -61,9 +62,8 @@ static int open_node(bench_run *run, unsigned number) {
         return cli_failed("%s", far_last_error());
     if (number == 0 && config->sim)
         far_sim_limit(far_sim_world_of(node->pool->fabric), 0);
-    int err = number == 0
-                  ? bench_create_index(config, node->session, run->name, run->kind, &node->index)
-                  : far_index_open(node->session, run->name, &node->index);
+    int err = number == 0 ? bench_create_index(config, node->session, run->name, run->kind, &node->index)
+                          : far_index_open(node->session, run->name, &node->index);
     if (err == FAR_ERR_EXISTS)
         return cli_failed(BENCH_LEFTOVER, run->name, run->name);
     if (err < 0)
@@ -464,7 +464,7 @@ static int warm_up_and_measure(bench_run *run, far_ycsb_workload workload, bench
         return err;
     if (load)
         wait_for_background_work(run);
-    else /* the measured phase itself must have had the same costs */
+    else /* the workload counts as warm only if the measured phase had the same costs as the end of the warm-up */
         result->warm = (result->warm || !by_itself) &&
                        costs_are_steady(trips, bench_per(result->stats.round_trips, result->ops), result->ops / 4);
     result->settled = run->settled;

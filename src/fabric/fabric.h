@@ -28,7 +28,7 @@ typedef uint64_t far_addr;
 #define FAR_NODE_BYTES_MAX (1ull << 40)
 #define FAR_VERB_BYTES_MAX (1u << 20)
 #define FAR_URI_MAX        256
-#define FAR_REASON_MAX       200
+#define FAR_REASON_MAX     200
 
 
 static inline far_addr far_addr_make(unsigned node, uint64_t offset) {
@@ -52,7 +52,8 @@ enum {
     /* The verb starts after all earlier verbs of the connection have completed. This costs a round trip. */
     FAR_VERB_FENCE = 1,
     /* The memory may have been freed or reused, and the index validates the result of the verb. Allowed for READs, and
-     * for atomics on objects of a stable type. */
+     * for atomics on objects of a stable type (far_type: the memory of such an object is reused only for objects of the
+     * same type and size). */
     FAR_VERB_UNPROVEN = 2,
     /* The pool itself posts this verb, which may therefore access free memory, for example to wipe it. The memory
      * checker does not report such a verb. */
@@ -64,7 +65,7 @@ typedef struct far_verb {
     uint8_t kind, flags;
     /* length in bytes: for a READ or WRITE a multiple of 8, at most FAR_VERB_BYTES_MAX; for an atomic 8 */
     uint32_t length;
-    far_addr addr;   /* far address of the memory; a multiple of 8 */
+    far_addr addr; /* far address of the memory; a multiple of 8 */
     /* local buffer: destination of a READ, source of a WRITE, or the uint64_t that receives the old word of an atomic
      */
     void *local;
@@ -133,10 +134,11 @@ typedef struct far_conn {
 /* Control messages: requests to the memory nodes about the liveness of a session. They are used on fabrics where such a
  * request needs a round trip. The structure belongs to the fabric while the message is pending. */
 typedef enum far_control_kind {
-    /* Requests what the operation `claim` of far_fabric_ops does. id 0 releases the id that the connection holds. */
+    /* claims a session id, like the operation `claim` of far_fabric_ops; id 0 releases the id that the connection
+     * holds */
     FAR_CONTROL_CLAIM,
-    FAR_CONTROL_HAS_FAILED, /* requests what the operation `has_failed` does */
-    FAR_CONTROL_EVICT,      /* requests what the operation `evict` does */
+    FAR_CONTROL_HAS_FAILED, /* queries whether a session has failed, like the operation `has_failed` */
+    FAR_CONTROL_EVICT,      /* evicts a session, like the operation `evict` */
     FAR_CONTROL_NAME,       /* reads the name of the session's process; the answer is always 0 */
 } far_control_kind;
 
@@ -148,10 +150,10 @@ struct far_control {
     bool pending;
     /* called by poll when a pending control message completes; it must not switch to another task */
     void (*done)(far_control *question);
-    void *owner;        /* free for use by the sender */
-    far_name *name;     /* FAR_CONTROL_NAME: destination of the name; left unchanged if the nodes do not know the process */
-    int64_t process;    /* FAR_CONTROL_EVICT, where sessions end with their process: the only process to end; 0: any */
-    bool force;         /* FAR_CONTROL_EVICT: root also ends processes of other users */
+    void *owner;    /* free for use by the sender */
+    far_name *name; /* FAR_CONTROL_NAME: destination of the name; left unchanged if the nodes do not know the process */
+    int64_t process; /* FAR_CONTROL_EVICT, where sessions end with their process: the only process to end; 0: any */
+    bool force;      /* FAR_CONTROL_EVICT: root also ends processes of other users */
     /* Links pending messages. This field and all following ones belong to the fabric while the message is pending. */
     far_control *next;
     /* `step` is free for use by the fabric; `waits` is the number of nodes that have not answered yet */

@@ -29,7 +29,8 @@ bool far_memory_file_is_tmpfs(int file);
  * is "" except in tests. */
 bool far_memory_file_ends_at_logout(const char *path, unsigned user, const char *root);
 #define FAR_ENDS_AT_LOGOUT                                                                                             \
-    "systemd-logind deletes this file when its user logs out; RemoveIPC=no in logind.conf, a system user, or a folder " \
+    "systemd-logind deletes this file when its user logs out; RemoveIPC=no in logind.conf, a system user, or a "       \
+    "folder "                                                                                                          \
     "outside of /dev/shm prevents that"
 
 #endif

@@ -30,9 +30,17 @@ TEST(printable_characters_are_recognized) {
 /* Bytes that are no UTF-8 are not printed: a lone byte, a cut character, a longer form than needed, a surrogate, and a
  * number beyond the last character. */
 TEST(invalid_characters_are_refused) {
-    static const char *const invalid[] = {"\x80",         "\x9b",         "\xff",         "\xc3",
-                                          "\xc3(",        "\xe2\x82",     "\xc0\x8a",     "\xe0\x80\x8a",
-                                          "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf8\x88\x80\x80\x80"};
+    static const char *const invalid[] = {"\x80",
+                                          "\x9b",
+                                          "\xff",
+                                          "\xc3",
+                                          "\xc3(",
+                                          "\xe2\x82",
+                                          "\xc0\x8a",
+                                          "\xe0\x80\x8a",
+                                          "\xed\xa0\x80",
+                                          "\xf4\x90\x80\x80",
+                                          "\xf8\x88\x80\x80\x80"};
     for (size_t i = 0; i < sizeof(invalid) / sizeof(invalid[0]); i++)
         assert_int_equal(printable(invalid[i]), 0);
 }

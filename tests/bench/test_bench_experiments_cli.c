@@ -381,7 +381,8 @@ TEST(csv_has_a_line_for_each_result) {
     for (const char *line = o.out; *line; line = strchr(line, '\n') + 1, lines++)
         assert_int_equal(count_fields(line), fields);
     assert_int_equal(lines, 1 + 16);
-    static const char before[] = "index,workload,keys,pool,clients,threads,compute_nodes,depth,records,value_size,slots,";
+    static const char before[] =
+        "index,workload,keys,pool,clients,threads,compute_nodes,depth,records,value_size,slots,";
     assert_true(strncmp(o.out, before, strlen(before)) == 0 && fields > 30);
     assert_non_null(strstr(o.out, "\",2,2,1,2,300,8,\"1024\",")); /* threads=2, depth=2, slots=1024 */
     done(&o);

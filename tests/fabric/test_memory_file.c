@@ -38,7 +38,7 @@ static bool ends(const char *path, unsigned user) {
 }
 
 
-/* logind removes files in /dev/shm of users who are no system users, unless it is configured otherwise; the last
+/* logind removes files in /dev/shm of users other than system users, unless it is configured otherwise; the last
  * assignment in its files decides. */
 TEST_WITH(files_that_logind_removes_are_recognized, make_root, remove_root) {
     assert_false(ends("/dev/shm/pool", USER)); /* logind does not run */

@@ -104,12 +104,12 @@ TEST_WITH(keys_and_values_do_not_control_the_terminal, fresh, remove_pool) {
     works("farindex put i --hex 6bc29b ff1b5bc29d7ec3a9", "");
     works("farindex scan i", "k\\xc2\\x9b\t\\xff\\x1b[\\xc2\\x9d~\xc3\xa9\n");
     works("farindex get i \"$(printf 'k\\302\\233')\" | od -An -tx1", " ff 1b 5b c2 9d 7e c3 a9 0a\n");
-    works("farindex dump i dumped >/dev/null && farindex create j dart && farindex load j dumped >/dev/null && farindex get j --hex "
+    works("farindex dump i dumped >/dev/null && farindex create j dart && farindex load j dumped >/dev/null && "
+          "farindex get j --hex "
           "6bc29b",
           "ff1b5bc29d7ec3a9\n");
     assert_string_equal(run_on_terminal("get i --hex 6bc29b"), "ff1b5bc29d7ec3a9\r\n");
-    assert_string_equal(run_on_terminal("get i \"$(printf 'k\\302\\233')\""),
-                        "\\xff\\x1b[\\xc2\\x9d~\xc3\xa9\r\n");
+    assert_string_equal(run_on_terminal("get i \"$(printf 'k\\302\\233')\""), "\\xff\\x1b[\\xc2\\x9d~\xc3\xa9\r\n");
 }
 
 

@@ -37,11 +37,12 @@ static int print_help(void) {
           stdout);
     for (size_t i = 0; i < COMMANDS; i++)
         printf("  %-10s %s\n", commands[i].name, commands[i].summary);
-    fputs("\n'farindex COMMAND --help' prints the options of a command, 'farindex --version' the version.\n"
-          "The option --pool URI may precede the command.\n"
-          "Exit status: 0 success, 1 not found (or a check found an error), 2 wrong usage, 3 failure, 4 exists already,\n"
-          "5 conflict (another client uses the index, or is stopped in the middle of an operation).\n",
-          stdout);
+    fputs(
+        "\n'farindex COMMAND --help' prints the options of a command, 'farindex --version' the version.\n"
+        "The option --pool URI may precede the command.\n"
+        "Exit status: 0 success, 1 not found (or a check found an error), 2 wrong usage, 3 failure, 4 exists already,\n"
+        "5 conflict (another client uses the index, or is stopped in the middle of an operation).\n",
+        stdout);
     return CLI_DONE;
 }
 

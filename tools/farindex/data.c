@@ -253,7 +253,8 @@ int cli_get(int argc, char **argv) {
             argc, argv, "get NAME KEY.. [--raw]", options,
             KEYS_NOTE
             "Prints the value and a newline. With several keys it prints a line 'key TAB value' for each key that "
-            "exists, with the\nescapes \\t, \\n, \\\\ and \\xHH. On a terminal, a single value has these escapes too, except with "
+            "exists, with the\nescapes \\t, \\n, \\\\ and \\xHH. On a terminal, a single value has these escapes too, "
+            "except with "
             "--raw. Exit status 1 if\na key does not exist.\n",
             2, argc, &count, &status))
         return status;

@@ -416,13 +416,14 @@ int cli_evict(int argc, char **argv) {
         CLI_OPTIONS_END,
     };
     int count, status;
-    if (cli_operands(argc, argv, "evict CLIENT [--process PID] [--force] | evict --list", options,
-                     "Evicts a client; other clients repair the state that it leaves behind. On a shm pool its process "
-                     "is ended with "
-                     "SIGKILL, if it\nholds the client by the word of the kernel and belongs to the calling user. Over a "
-                     "network its sessions are cut; the process\nsurvives, but none of its verbs takes effect any "
-                     "more.\n",
-                     0, 1, &count, &status))
+    if (cli_operands(
+            argc, argv, "evict CLIENT [--process PID] [--force] | evict --list", options,
+            "Evicts a client; other clients repair the state that it leaves behind. On a shm pool its process "
+            "is ended with "
+            "SIGKILL, if it\nholds the client by the word of the kernel and belongs to the calling user. Over a "
+            "network its sessions are cut; the process\nsurvives, but none of its verbs takes effect any "
+            "more.\n",
+            0, 1, &count, &status))
         return status;
     if (list == (count == 1))
         return cli_wrong_usage("evict", "give either CLIENT or --list");

@@ -128,10 +128,9 @@ static void print_text(const view *v) {
         cli_handle_names(handle, command, host);
         far_shorten_text(command, 16);
         far_shorten_text(host, 16);
-        printf("%-6u %-8" PRId64 " %-16s %-16s %8u %12.0f %8.2f %10.0f %8.1f\n", handle->id, handle->process,
-               command, host, handle->sessions, per_second(v, sum_ops(d.ops)),
-               divide_or_zero(d.round_trips, sum_ops(d.ops)), per_second(v, d.retries),
-               100 * divide_or_zero(d.cache_hits, d.cache_hits + d.cache_misses));
+        printf("%-6u %-8" PRId64 " %-16s %-16s %8u %12.0f %8.2f %10.0f %8.1f\n", handle->id, handle->process, command,
+               host, handle->sessions, per_second(v, sum_ops(d.ops)), divide_or_zero(d.round_trips, sum_ops(d.ops)),
+               per_second(v, d.retries), 100 * divide_or_zero(d.cache_hits, d.cache_hits + d.cache_misses));
     }
     printf("\n%-24s %-8s %12s %14s", "index", "kind", "keys", "bytes");
     for (unsigned kind = 0; kind <= FAR_OP_SCAN; kind++)

@@ -3,10 +3,10 @@
 #ifndef FAR_FABRIC_NODE_SERVER_H
 #define FAR_FABRIC_NODE_SERVER_H
 
-#include "fabric/node/memory.h"
 #include "fabric/net/address.h"
 #include "fabric/net/tls.h"
 #include "fabric/node/log.h"
+#include "fabric/node/memory.h"
 
 #include <stdint.h>
 

@@ -35,8 +35,8 @@
 
 
 static int fail_to_confirm(unsigned id, int64_t pid, const char *why) {
-    return far_fail(FAR_ERR_UNREACHABLE,
-                    "session %u names process %" PRId64 ", which was not ended, because %s", id, pid, why);
+    return far_fail(FAR_ERR_UNREACHABLE, "session %u names process %" PRId64 ", which was not ended, because %s", id,
+                    pid, why);
 }
 
 

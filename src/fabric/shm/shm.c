@@ -137,8 +137,7 @@ static int parse_uri(const char *rest, shm_options *options, char *error, size_t
         else if (strcmp(list.name, "shared") == 0)
             err = far_parse_switch(list.value, &options->shared, error, error_size);
         else
-            err =
-                far_refuse(error, error_size, "unknown option '%s' (there are size=, nodes= and shared=)", list.name);
+            err = far_refuse(error, error_size, "unknown option '%s' (there are size=, nodes= and shared=)", list.name);
         if (err < 0)
             return err;
     }

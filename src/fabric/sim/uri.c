@@ -246,11 +246,11 @@ static int fail_with_value(const option *option, const char *text, size_t length
     char names[128] = "";
     size_t used = 0;
     for (size_t i = 0; option->type == OPT_NIC && i < sizeof presets / sizeof presets[0]; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : " (there are: ",
-                                 presets[i].name);
+        used +=
+            (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : " (there are: ", presets[i].name);
     for (size_t i = 0; option->type == OPT_FAULTS && i < sizeof fault_names / sizeof fault_names[0]; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : " (there are: ",
-                                 fault_names[i].name);
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+                                 used ? ", " : " (there are: ", fault_names[i].name);
     return far_fail(FAR_ERR_INVALID, "sim: the value of the option '%.*s' is not valid%s%s", (int)length, text, names,
                     used ? ")" : "");
 }
