@@ -289,15 +289,13 @@ static inline far_addr bucket_of(const rig *r, const actor *a, const char *key) 
 }
 
 
-/* Returns the number of pages and large objects in the whole pool that belong to the index with this uid. */
+/* Returns the number of slabs in the whole pool that belong to the index with this uid. */
 static inline unsigned count_of(const rig *r, const actor *a, uint32_t uid) {
     const far_geometry *g = &a->pool->geometry;
     unsigned count = 0;
     for (unsigned n = 0; n < g->nodes; n++)
         for (uint32_t i = 0; i < g->node[n].blocks; i++) {
             far_block_id id = {n, i};
-            far_block_state s = far_block_unpack(word_at(r, far_block_entry(g, id)));
-            count += s.kind == FAR_BLOCK_LARGE_HEAD && s.uid == uid;
             for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
                 far_page_state page = far_page_unpack(word_at(r, far_block_page(g, id, p)));
                 count += page.in_use && page.uid == uid;

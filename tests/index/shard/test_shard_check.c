@@ -48,7 +48,7 @@ static void words_that_lead_to_segments_are_checked_on(const variant *variant) {
     }
     const shard_state *st = shard_state_of(s.a.index);
     unsigned d = version(&s.a);
-    assert_true(shard_extent_count(st, 0) == 0 && shard_extent_count(st, d) > 1);
+    assert_true(shard_extent_count(st, 1, 0) == 0 && shard_extent_count(st, 1, d) > 1);
     far_addr last = segment_word(&s, d), pieces = world_word(s.world, last);
     far_addr elsewhere = world_word(s.world, segment_word(&s, 0)) + 4096;
 

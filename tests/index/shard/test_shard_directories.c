@@ -134,7 +134,7 @@ static void cache_cleared_while_an_extent_is_made_on(const variant *variant) {
     fill_and_empty(&s, KEYS);
     unsigned d = shard_root_d(far_root(&s)) + 1;
     shard_partition *part = &shard_state_of(s.b.index)->part[0];
-    assert_true(shard_extent_count(shard_state_of(s.b.index), d) >= 2);
+    assert_true(shard_extent_count(shard_state_of(s.b.index), 1, d) >= 2);
     far_addr array = 0;
     for (unsigned i = 0; i < 100 && !knows_first_extent(part, d); i++) {
         assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, false, grow_once, s.b.index), 0);
@@ -165,7 +165,7 @@ static void extents_are_retired_with_their_directory_on(const variant *variant) 
     stage s;
     open_stage(&s, variant, 0, SHRINK_OPTIONS ",extent=512");
     fill_and_empty(&s, KEYS);
-    assert_true(shard_extent_count(shard_state_of(s.b.index), shard_root_d(far_root(&s))) >= 2);
+    assert_true(shard_extent_count(shard_state_of(s.b.index), 1, shard_root_d(far_root(&s))) >= 2);
     shrink_until(&s, &s.b, SHARD_STABLE, 1);
     far_sim_sleep(s.world, 30000000);
     world_assert_nothing_leaked(s.a.session);

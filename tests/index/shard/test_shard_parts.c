@@ -348,8 +348,9 @@ TEST(segments_come_piece_by_piece) {
                 const shard_extents *extents =
                     (const void *)(uintptr_t)atomic_load_explicit(&part->segment[d + 1], memory_order_relaxed);
                 known[after] = 0;
-                if (shard_extents_bytes(shard_state_of(t.index), d + 1) && extents)
-                    for (uint64_t i = 0; i < (shard_extents_bytes(shard_state_of(t.index), d + 1) - 8) / 8; i++)
+                const uint64_t count = shard_extent_count(shard_state_of(t.index), 1, d + 1);
+                if (count && extents)
+                    for (uint64_t i = 0; i < count; i++)
                         known[after] += atomic_load_explicit(&extents->extent[i], memory_order_relaxed) != 0;
                 if (!after)
                     assert_int_equal(insert(&t, keys), 0);
