@@ -18,7 +18,7 @@
 #include <string.h>
 
 enum { ACTORS_MAX = 6, KEYS = 40, VERBS_MAX = 40000 };
-#define LARGE 60000 /* length of a value that is nearly as large as a block */
+#define LARGE 30000 /* length of a value of which two fit into the smallest block */
 #define HALF  30000
 #define SMALL 1900
 
@@ -538,7 +538,7 @@ static inline int leak(far_task *t, void *arg) {
     if (err == 0)
         err = far_alloc(t, NULL, 5, 100, FAR_NODE_ANY, 0, &object);
     if (err == 0)
-        err = far_alloc(t, a->index, 0, 100000, FAR_NODE_ANY, 0, &object);
+        err = far_alloc(t, a->index, 0, 20000, FAR_NODE_ANY, 0, &object);
     far_pin_drop(t);
     return err;
 }

@@ -11,6 +11,7 @@
 
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     SHARD_LEVELS = 3,
@@ -434,31 +435,56 @@ typedef struct piece {
     uint64_t word; /* input: the linking word as it was read; output: this word after the CAS */
     bool missing, linked;
     uint64_t made, old;
+    /* for an array that is linked together with all its extents: their number, type and addresses */
+    uint64_t extents;
+    unsigned extent_type;
+    uint64_t *extent;
 } piece;
 
 
 static void free_piece(far_task *t, far_index *index, const piece *p) {
-    far_free(t, index, p->type, p->made & shard_mask(48), p->size);
+    for (uint64_t i = 0; i < p->extents; i++)
+        if (p->extent[i])
+            far_free(t, index, p->extent_type, p->extent[i], shard_state_of(index)->extent);
+    if (p->made)
+        far_free(t, index, p->type, p->made & shard_mask(48), p->size);
+}
+
+
+/* Allocates the object of a piece, zeroed. An array that is linked together with its extents is written. */
+static int allocate_piece(far_task *t, far_index *index, piece *p) {
+    const unsigned flags = FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE;
+    far_object object;
+    int err = far_alloc(t, index, p->type, p->size, far_addr_node(p->at), flags, &object);
+    if (err < 0 || p->extents == 0) {
+        p->made = err < 0 ? 0 : object.addr | p->add;
+        return err;
+    }
+    p->made = object.addr | p->add;
+    for (uint64_t i = 0; err >= 0 && i < p->extents; i++) {
+        err = far_alloc(t, index, p->extent_type, shard_state_of(index)->extent, far_addr_node(p->at), flags, &object);
+        p->extent[i] = err < 0 ? 0 : object.addr;
+    }
+    if (err < 0)
+        return err;
+    far_write(t, p->made & shard_mask(48), p->extent, 8 * p->extents);
+    return far_wait(t);
 }
 
 
 /* Allocates the missing objects, zeroed, and links all of them by CAS in one batch. If one allocation fails, the
  * objects that were already allocated are freed and nothing is linked. Returns 0 or an error. */
 static int allocate_and_link(far_task *t, far_index *index, piece *pieces, unsigned count) {
-    far_object object;
     int err = 0;
     for (unsigned i = 0; err >= 0 && i < count; i++) {
         piece *p = &pieces[i];
         p->made = 0;
         p->linked = false;
-        if (!p->missing)
-            continue;
-        err = far_alloc(t, index, p->type, p->size, far_addr_node(p->at), FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE, &object);
-        if (err >= 0)
-            p->made = object.addr | p->add;
+        if (p->missing)
+            err = allocate_piece(t, index, p);
     }
     for (unsigned i = 0; i < count; i++)
-        if (err < 0 && pieces[i].made)
+        if (err < 0)
             free_piece(t, index, &pieces[i]);
         else if (pieces[i].made)
             far_cas(t, pieces[i].at, pieces[i].word, pieces[i].made, &pieces[i].old);
@@ -605,14 +631,20 @@ int shard_make_overflow_tables(far_task *t, far_index *index, shard_partition *p
     if (table_is_known_complete(st, part, 2, generation) && table_is_known_complete(st, part, 3, generation))
         return 0;
     if ((err = require_directory(t, part, &directory)) < 0 ||
-        (err = read_and_describe_tables(t, st, directory, generation, pieces, before)) < 0 ||
-        (err = allocate_and_link(t, index, pieces, 2)) < 0 ||
-        (err = adopt_tables(t, index, part, pieces, before)) < 0)
+        (err = read_and_describe_tables(t, st, directory, generation, pieces, before)) < 0)
         return err;
-    for (unsigned level = 2; level <= 3; level++)
-        do
-            err = make_extent(t, index, part, level, generation);
-        while (err == EXTENT_MADE);
+    far_scratch_mark mark = far_scratch_here(t);
+    for (unsigned i = 0; i < 2; i++) {
+        pieces[i].extents = shard_extent_count(st, 2 + i, generation);
+        pieces[i].extent_type = shard_table_type(2 + i, false);
+        pieces[i].extent = far_scratch(t, 8 * pieces[i].extents);
+        if (!pieces[i].extent)
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for the extents of a table");
+        memset(pieces[i].extent, 0, 8 * pieces[i].extents);
+    }
+    if ((err = allocate_and_link(t, index, pieces, 2)) >= 0)
+        err = adopt_tables(t, index, part, pieces, before);
+    far_scratch_back(t, mark);
     return err < 0 ? err : 0;
 }
 

@@ -302,7 +302,7 @@ static int read_extents(shard_traversal *r, unsigned word) {
 /* Reads which tables exist, and reports to the mark phase the objects that the directory names for the tables of the
  * next generation. */
 static int read_next_tables(shard_traversal *r, int done, unsigned *generation) {
-    partition_view v;
+    partition_view v = {0};
     int err = pin_and_read_partition(r, &v);
     if (err >= 0 && done < 0)
         err = check_tables(r, &v);
@@ -312,6 +312,7 @@ static int read_next_tables(shard_traversal *r, int done, unsigned *generation) 
     }
     for (unsigned i = 0; i < 4 && err >= 0; i++)
         err = read_extents(r, i);
+    r->version = view_version(&v);
     *generation = next_generation(r, done);
     for (unsigned word = *generation & 1; word < 4 && err >= 0; word += 2) {
         far_addr table = shard_table_addr(r->table[word], *generation);
@@ -325,10 +326,15 @@ static int read_next_tables(shard_traversal *r, int done, unsigned *generation) 
 
 
 /* Reports the extents of a level-2 or level-3 table to the mark phase. Each is reported under a pin under which the
- * table is still linked. */
+ * table is still linked. An extent may be missing only if the table belongs to a version that is in preparation. */
 static int report_table_extents(shard_traversal *r, unsigned word) {
-    uint64_t count = r->extents[word] ? shard_extent_count(r->st, 2 + word / 2, (unsigned)(r->table[word] >> 48)) : 0;
+    unsigned generation = (unsigned)(r->table[word] >> 48);
+    uint64_t count = r->extents[word] ? shard_extent_count(r->st, 2 + word / 2, generation) : 0;
     int err = 0;
+    for (uint64_t i = 0; i < count; i++)
+        if (r->extents[word][i] == 0 && generation <= r->version)
+            return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: an extent of a level-%u table is missing",
+                            r->index->name, (unsigned long long)r->part->number, 2 + word / 2);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {
         uint64_t now = 0;
         if ((err = pin_same_directory(r)) >= 0)

@@ -37,6 +37,15 @@ static far_addr segment_word(const stage *s, unsigned segment) {
 }
 
 
+/* Clears the address of an extent in the cache of the handle. */
+static void forget_extent(const stage_actor *a, unsigned segment, uint64_t extent) {
+    shard_partition *part = &shard_state_of(a->index)->part[0];
+    shard_extents *extents = (shard_extents *)(uintptr_t)part->segment[segment];
+    if (extents)
+        atomic_store(&extents->extent[extent], 0);
+}
+
+
 /* Proves that damage of each of these words is reported with its reason. Fails without check_segment_exists,
  * shard_check_unchanged or the check for missing extents (traversal.c): then nothing is reported, or another reason. */
 static void words_that_lead_to_segments_are_checked_on(const variant *variant) {
@@ -53,6 +62,7 @@ static void words_that_lead_to_segments_are_checked_on(const variant *variant) {
     far_addr elsewhere = world_word(s.world, segment_word(&s, 0)) + 4096;
 
     assert_check_reports(&s, &s.c, last, 0, "has no segment 3");
+    forget_extent(&s.c, d, 1);
     assert_check_reports(&s, &s.c, pieces + 8, 0, "an extent of segment 3 is missing");
     assert_check_reports(&s, &s.a, last, 0, "has no segment 3");
     assert_check_reports(&s, &s.a, last, elsewhere, ": segment at");

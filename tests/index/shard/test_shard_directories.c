@@ -141,18 +141,21 @@ static void cache_cleared_while_an_extent_is_made_on(const variant *variant) {
         far_sim_sleep(s.world, 300000);
         array = words_at(&s, directory_addr(&s.b))[SHARD_DIR_SEGMENT + d];
     }
-    assert_true(words_at(&s, array)[0] != 0 && words_at(&s, array)[1] == 0);
+    unsigned missing = 0; /* the extents are made in order */
+    while (words_at(&s, array)[missing] != 0)
+        missing++;
+    assert_in_range(missing, 1, shard_extent_count(shard_state_of(s.b.index), 1, d) - 1);
     uint64_t first[SHARD_LINE];
     memcpy(first, words_at(&s, 0), sizeof(first));
     s.b.ended = false;
     s.b.client = far_sim_start(s.b.pool->fabric, "doubles", double_it, &s.b);
-    stage_stop_at(&s.b, (far_sim_match){.kind = FAR_SIM_READ, .from = array + 8, .to = array + 16});
+    stage_stop_at(&s.b, (far_sim_match){.kind = FAR_SIM_READ, .from = array, .to = array + 8});
     uint64_t root = root_of(&s.b);
     shard_learn_root(part,
                      shard_root_next(root, d - 1, SHARD_STABLE, true, shard_root_stamp(root) + SHARD_DIRECTORIES));
     stage_finish(&s.b);
     assert_memory_equal(first, words_at(&s, 0), sizeof(first));
-    assert_true(words_at(&s, array)[1] != 0);
+    assert_true(words_at(&s, array)[missing] != 0);
     world_assert_no_checker_error(s.world);
     stage_tear_down(&s);
 }

@@ -62,8 +62,12 @@ static int alloc_with_bad_arguments(far_task *t, bench *b) {
     far_object object;
     assert_int_equal(far_alloc(t, &b->index, TYPES, 64, FAR_NODE_ANY, 0, &object), FAR_ERR_INVALID);
     assert_int_equal(far_alloc(t, &b->index, PLAIN, 64, 7, 0, &object), FAR_ERR_INVALID);
-    assert_int_equal(far_alloc(t, &b->index, PLAIN, 1ull << 50, FAR_NODE_ANY, 0, &object), FAR_ERR_NO_MEMORY);
-    assert_int_equal(far_alloc(t, &b->index, PLAIN, 1ull << 32, FAR_NODE_ANY, 0, &object), FAR_ERR_NO_MEMORY);
+    assert_int_equal(far_alloc(t, &b->index, PLAIN, 1ull << 50, FAR_NODE_ANY, 0, &object), FAR_ERR_INVALID);
+    const uint64_t most = far_object_bytes_max(b->pool);
+    assert_int_equal(far_alloc(t, &b->index, PLAIN, most + 1, FAR_NODE_ANY, 0, &object), FAR_ERR_INVALID);
+    assert_non_null(strstr(far_last_error(), "larger than a block"));
+    assert_int_equal(far_alloc(t, &b->index, PLAIN, most, FAR_NODE_ANY, 0, &object), 0);
+    assert_int_equal(object.size, most);
     return 0;
 }
 

@@ -84,19 +84,19 @@ TEST(an_owner_closed_during_a_collection_leaves_nothing) {
 }
 
 
-/* Leaks objects, which are linked by no index. Each block contains two of them. */
+/* Leaks objects, which are linked by no index. Each block contains one of them. */
 static int leak_many_objects(far_task *t, void *arg) {
     actor *a = arg;
     far_object object;
     int err = far_pin_take(t);
     for (unsigned i = 0; i < 50 && err == 0; i++)
-        err = far_alloc(t, a->index, 0, 100000, 0, FAR_ALLOC_ON_NODE, &object);
+        err = far_alloc(t, a->index, 0, 60000, 0, FAR_ALLOC_ON_NODE, &object);
     far_pin_drop(t);
     return err;
 }
 
 
-/* A collection adopts 25 orphans with leaked objects. This takes time, in which the epoch must advance. Fails without
+/* A collection adopts 50 orphans with leaked objects. This takes time, in which the epoch must advance. Fails without
  * renew_pin_if_done (collect.c). */
 TEST(the_epoch_advances_while_a_collection_adopts_orphans) {
     rig r;
@@ -109,7 +109,7 @@ TEST(the_epoch_advances_while_a_collection_adopts_orphans) {
     far_sim_on_verb(r.world, watch_block_cas, &seen);
     assert_int_equal(sweep(collector, FAR_COLLECT_REPAIR), 0);
     far_sim_on_verb(r.world, NULL, NULL);
-    assert_int_equal(seen.taken, 25);
+    assert_int_equal(seen.taken, 50);
     assert_true(seen.last >= seen.first + 3);
     assert_no_leak_and_close(&r);
 }
