@@ -470,6 +470,8 @@ int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind
     if (options)
         strncpy(made->options_text, options, FAR_OPTIONS_TEXT_MAX);
     err = far_index_options_parse(kind, options, made->options);
+    if (err >= 0)
+        err = far_index_options_check_sizes(far_task_pool(t), made->options);
     bool opened = false;
     if (err >= 0 && (err = build_index(t, &view, made)) >= 0) {
         opened = true;

@@ -197,3 +197,16 @@ const char *far_index_options_describe(const far_index_kind *kind, char *text, s
     }
     return text;
 }
+
+
+int far_index_options_check_sizes(const far_pool *pool, const int64_t values[FAR_OPTIONS_MAX]) {
+    /* a sixteenth of a block is left for what a kind stores with a pair */
+    const uint64_t pair = (uint64_t)values[FAR_OPTION_KEY_SIZE] + (uint64_t)values[FAR_OPTION_VALUE_SIZE],
+                   most = far_object_bytes_max(pool) / 16 * 15;
+    if (pair <= most)
+        return 0;
+    return far_fail(FAR_ERR_INVALID,
+                    "key_size and value_size: this pool stores pairs of at most %llu bytes; pools of 64 MiB and more "
+                    "store pairs of all sizes",
+                    (unsigned long long)most);
+}

@@ -614,6 +614,42 @@ TEST(the_catalog_continues_in_further_objects) {
 }
 
 
+static char pair_bytes[FAR_VALUE_MAX];
+
+
+/* Every object fits into a block. A pool with blocks of 64 KiB refuses larger pairs at the put, which changes nothing,
+ * and fixed sizes of such pairs at the creation. A pool of 64 MiB stores the largest pair of every kind. */
+TEST(pairs_that_do_not_fit_into_a_block_are_refused) {
+    static const char *const kinds[] = {"dart", "smart", "chime", "dolphin", "shard"};
+    for (unsigned i = 0; i < 5; i++) {
+        node small, large;
+        far_index *index;
+        size_t length = 0;
+        static char got[FAR_VALUE_MAX], key[65536], options[32];
+        const size_t key_max = far_index_kind_named(kinds[i])->max_key;
+        snprintf(options, sizeof(options), "max_key=%zu", key_max);
+        open_node(&small, "local:8M");
+        open_node(&large, "local:64M");
+        assert_int_equal(far_index_create(small.session, "x", kinds[i], "value_size=65000", &index), FAR_ERR_INVALID);
+        assert_message_names("value_size");
+        assert_int_equal(far_index_create(small.session, "x", kinds[i], NULL, &index), 0);
+        assert_int_equal(far_put(small.session, index, "k", 1, pair_bytes, 61439), 0);
+        int result = far_put(small.session, index, "k", 1, pair_bytes, FAR_VALUE_MAX);
+        assert_true(result == FAR_ERR_INVALID || (result == 0 && strcmp(kinds[i], "dolphin") == 0));
+        assert_int_equal(far_get(small.session, index, "k", 1, got, sizeof(got), &length), 0);
+        assert_int_equal(length, result == 0 ? FAR_VALUE_MAX : 61439);
+        far_index_close(index);
+        assert_int_equal(far_index_create(large.session, "x", kinds[i], options, &index), 0);
+        assert_int_equal(far_put(large.session, index, key, key_max, pair_bytes, FAR_VALUE_MAX), 0);
+        assert_int_equal(far_get(large.session, index, key, key_max, got, sizeof(got), &length), 0);
+        assert_int_equal(length, FAR_VALUE_MAX);
+        far_index_close(index);
+        close_node(&large);
+        close_node(&small);
+    }
+}
+
+
 static int count_kind(void *ctx, const char *kind, const char *what_for, const char *options) {
     assert_non_null(far_index_kind_named(kind));
     assert_true(strlen(what_for) > 0);

@@ -186,12 +186,13 @@ TEST(a_collection_in_parts_covers_earlier_leaks) {
     actor *owner = &r.actors[0], *collector = &r.actors[1];
     far_store *s = collector->pool->store;
     s->marks_max = 8 * far_bitmap_bytes(&collector->pool->geometry);
-    /* The loop leaks objects in several parts of the pool and makes a large object at the other end. */
+    /* The loop leaks objects in several parts of the pool and a large one. */
     for (unsigned i = 0; i < 6; i++) {
         put_many(owner, (char[]){'a', (char)('0' + i), 0});
         assert_int_equal(call(owner, leak_one, owner), 0);
     }
     assert_int_equal(call(owner, leak, owner), 0);
+    hold_blocks(owner, true);
     assert_int_equal(sweep(collector, FAR_COLLECT_COUNT), 0);
     uint64_t lost = collector->swept.leaked_bytes;
     assert_true(lost > 6 * 512 + 20000);
