@@ -112,7 +112,8 @@ void shard_learn_root(shard_partition *part, uint64_t root) {
 
 
 /* Caches the leading words of the control block. The newest root word selects which of the two directory words of the
- * control block is the current one. The selected directory word itself contains the number that it must have. */
+ * control block is the current one. The selected word also contains the number of its directory, so a word of another
+ * directory is not cached. */
 void shard_learn_partition(far_task *t, shard_partition *part, const uint64_t words[SHARD_PCB_READ_WORDS]) {
     shard_learn_root(part, words[SHARD_PCB_ROOT]);
     unsigned directory = shard_directory_number(part);
