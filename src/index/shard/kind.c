@@ -424,9 +424,9 @@ static const far_type types[SHARD_TYPES] = {
     [SHARD_TYPE_DIRECTORY] = {.name = "body", .align = 64},
 };
 
-static const char *const private_options[] = {"slots", "l2_slots", "extent", "grace", "pair_read", "window_read",
-                                              "tag_bits", "filter_bits", "narrow", "idle_sweep", "move_on_read",
-                                              "share", NULL};
+static const char *const private_options[] = {"slots",        "l2_slots", "extent",      "grace",  "pair_read",
+                                              "window_read",  "tag_bits", "filter_bits", "narrow", "idle_sweep",
+                                              "move_on_read", "share",    NULL};
 
 const far_index_kind far_shard_kind = {
     .name = "shard",

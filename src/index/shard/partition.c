@@ -713,8 +713,7 @@ int shard_prepare_version(far_task *t, far_index *index, shard_partition *part, 
     pieces[2] = describe_table(st, directory, 1, version, before[2]);
     pieces[3].word = before[3];
     pieces[3].missing = before[3] == 0;
-    if ((err = allocate_and_link(t, index, pieces, 4)) < 0 ||
-        (err = adopt_tables(t, index, part, pieces, before)) < 0)
+    if ((err = allocate_and_link(t, index, pieces, 4)) < 0 || (err = adopt_tables(t, index, part, pieces, before)) < 0)
         return err;
     bool begun = false;
     for (unsigned i = 0; i < 3; i++)

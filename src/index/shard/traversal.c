@@ -161,7 +161,7 @@ static int visit_table_slice(shard_traversal *r, unsigned word, unsigned generat
     far_addr addr = shard_table_addr(table, generation);
     if (err < 0 || !addr)
         return err < 0 ? err : 1;
-    addr = !r->extents[word]                     ? addr + at
+    addr = !r->extents[word]                      ? addr + at
            : r->extents[word][at / r->st->extent] ? r->extents[word][at / r->st->extent] + at % r->st->extent
                                                   : 0;
     if (!addr) /* this extent was not made yet, so the table has no keys */

@@ -30,7 +30,8 @@ static int toy_create(far_task *t, far_index *index) {
     if (stripes < bytes_in_all / most)
         stripes = (unsigned)(bytes_in_all / most);
     if (stripes > FAR_NODES_MAX)
-        return far_fail(FAR_ERR_INVALID, "option slots: the pool is too small for %llu slots", (unsigned long long)slots);
+        return far_fail(FAR_ERR_INVALID, "option slots: the pool is too small for %llu slots",
+                        (unsigned long long)slots);
     uint64_t root_bytes = toy_round(sizeof(toy_root) + stripes * 8ull, 16);
     if (slots & (slots - 1))
         return far_fail(FAR_ERR_INVALID, "option slots: %llu is not a power of two", (unsigned long long)slots);
@@ -46,7 +47,8 @@ static int toy_create(far_task *t, far_index *index) {
     int err;
     for (unsigned i = 0; i < stripes; i++) {
         uint64_t bytes = (slots + stripes - 1) / stripes * root->slot_bytes;
-        if ((err = far_alloc(t, index, TOY_TYPE_STRIPE, bytes, i % nodes, FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE, &object)) < 0)
+        if ((err = far_alloc(t, index, TOY_TYPE_STRIPE, bytes, i % nodes, FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE,
+                             &object)) < 0)
             return err;
         root->stripe[i] = object.addr;
     }

@@ -65,8 +65,8 @@ unsigned far_slab_pages(uint64_t page_bytes, uint64_t size) {
 
 bool far_page_is_sound(const far_geometry *g, unsigned page, uint64_t word) {
     far_page_state s = far_page_unpack(word);
-    return s.in_use && s.pages != 0 && s.pages <= FAR_BLOCK_PAGES - page && s.size != 0 &&
-           far_page_pack(&s) == word && far_slab_objects(g->page_bytes, &s) != 0;
+    return s.in_use && s.pages != 0 && s.pages <= FAR_BLOCK_PAGES - page && s.size != 0 && far_page_pack(&s) == word &&
+           far_slab_objects(g->page_bytes, &s) != 0;
 }
 
 

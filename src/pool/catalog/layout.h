@@ -88,9 +88,9 @@ static inline uint64_t far_catalog_bytes(uint64_t entries) {
 }
 
 
-#define FAR_OPEN_TABLE_USER  (1ull << 32)
+#define FAR_OPEN_TABLE_USER   (1ull << 32)
 #define FAR_OPEN_TABLE_INLINE (1ull << 63)
-#define FAR_OPEN_TABLE_BYTES (FAR_OPEN_TABLE_MAX * 8ull + sizeof(far_status_record))
+#define FAR_OPEN_TABLE_BYTES  (FAR_OPEN_TABLE_MAX * 8ull + sizeof(far_status_record))
 
 
 static inline far_addr far_status_record_of(far_addr table) {

@@ -1,8 +1,8 @@
 /* Parses, checks and describes the options of an index (options.h). */
 #include "pool/catalog/options.h"
-#include "pool/catalog/private_options.h"
 #include "base/error.h"
 #include "base/parse.h"
+#include "pool/catalog/private_options.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>

@@ -46,7 +46,8 @@ static uint64_t round_up(uint64_t number, uint64_t step) {
 
 static uint64_t block_size_for(uint64_t total) {
     uint64_t size = FAR_BLOCK_BYTES_MIN;
-    while (size < FAR_BLOCK_BYTES_MAX && size * 2 <= total / (size < FAR_BLOCK_BYTES_ENOUGH ? BLOCKS_ENOUGH : BLOCKS_AIM))
+    while (size < FAR_BLOCK_BYTES_MAX &&
+           size * 2 <= total / (size < FAR_BLOCK_BYTES_ENOUGH ? BLOCKS_ENOUGH : BLOCKS_AIM))
         size *= 2;
     return size;
 }

@@ -123,7 +123,7 @@ static void prepare_nothing(rig *r) {
 }
 
 
-/* A client allocates, frees, makes a large object, releases slabs and blocks, and closes its handle. It fails at each
+/* A client allocates, also an object of nearly a block, frees, releases slabs and blocks, and closes its handle. It fails at each
  * of its verbs. A collection finds everything. */
 TEST(a_client_that_fails_at_any_verb_of_the_allocator_leaks_nothing) {
     fail_at_every_verb(alloc_free_and_close_main, prepare_nothing, 1, 100);

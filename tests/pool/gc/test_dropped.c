@@ -40,7 +40,7 @@ TEST(a_drop_frees_the_memory_in_all_handles) {
 
 
 /* The page words of an orphan with slabs of the index are damaged. The memory in all other blocks becomes free
- * nevertheless. Fails if free_unowned_block (dropped.c) ends at the first damaged block. */
+ * nevertheless. Fails if adopt_block_with_dropped (dropped.c) ends at the first damaged block. */
 TEST(a_damaged_block_does_not_stop_the_freeing_of_others) {
     rig r;
     open_without_index(&r, 20, 2, 0);

@@ -313,7 +313,7 @@ TEST(an_object_retired_without_a_pin_waits_one_epoch_longer) {
 }
 
 
-/* ---- Indexes and large objects made during a collection ---- */
+/* ---- Indexes made during a collection ---- */
 
 static void create_main(void *arg) {
     actor *a = arg;
