@@ -112,7 +112,7 @@ TEST(free_blocks_go_back_wiped_and_marked_as_used) {
     open_bench(&b, "sim:seed=1,size=4M", &kind);
     filling f = new_filling(PLAIN, 1000), whole = new_filling(PLAIN, 65536);
     f.room = 1000;
-    whole.room = 15; /* each of these objects is a whole block */
+    whole.room = 15; /* each object fills a whole block */
     assert_int_equal(bench_call(&b, b.session, fill_with_bytes, &f), 0);
     assert_int_equal(bench_call(&b, b.session, fill_with_bytes, &whole), 0);
     assert_int_equal(bench_call(&b, b.session, empty_pool, &f), 0);

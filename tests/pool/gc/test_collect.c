@@ -504,6 +504,6 @@ static void assert_few_round_trips_per_block(unsigned value_bytes, bool own) {
 TEST(the_tables_of_many_blocks_are_read_in_one_round_trip) {
     for (unsigned own = 0; own < 2; own++) {
         assert_few_round_trips_per_block(30000, own);
-        assert_few_round_trips_per_block(65536, own); /* A block of the pool has room for few of these values. */
+        assert_few_round_trips_per_block(65536, own); /* A block has room for few such values. */
     }
 }

@@ -84,7 +84,7 @@ TEST(an_owner_closed_during_a_collection_leaves_nothing) {
 }
 
 
-/* Leaks objects, which are linked by no index. Each block contains one of them. */
+/* Leaks objects, one in each block, which are linked by no index. */
 static int leak_many_objects(far_task *t, void *arg) {
     actor *a = arg;
     far_object object;
