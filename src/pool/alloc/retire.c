@@ -60,7 +60,7 @@ static inline __attribute__((always_inline)) void queue_add(far_memory *m, unsig
         return;
     }
     q->items[(q->first + q->count++) & (q->capacity - 1)] = item;
-    m->retired_bytes += item.class->footprint;
+    m->retired_bytes += item.class->size;
 }
 
 
@@ -139,7 +139,7 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
     far_session_owned_forget(m, addr);
     unsigned epochs = epochs_until_reuse(class);
     queue_add(m, epochs, (far_retired){addr, class, t->pin.epoch, t->pin.epoch + epochs});
-    bool ask = count_retired_and_check_epoch_due(t, m, class->footprint);
+    bool ask = count_retired_and_check_epoch_due(t, m, class->size);
     if (far_sweep_is_pending(s)) {
         pthread_mutex_lock(&s->lock);
         far_store_set_black(s, addr);
@@ -175,9 +175,8 @@ void far_free(far_task *t, far_index *index, unsigned type, far_addr addr, uint6
 
 /* ---- Becoming free ---- */
 
-/* With both locks held, frees the first object of the queue if its epoch has come, and returns whether it did. A small
- * object goes to a magazine, to the store or to the pending returns. A large object becomes a pending return, because
- * freeing it takes verbs. */
+/* With both locks held, frees the first object of the queue if its epoch has come, and returns whether it did. The
+ * object goes to a magazine, to the store or to the pending returns. */
 static bool free_queue_head(far_store *s, far_memory *m, far_queue *q, uint64_t epoch) {
     far_fabric *fabric = s->pool->fabric;
     if (q->count == 0)
@@ -193,8 +192,8 @@ static bool free_queue_head(far_store *s, far_memory *m, far_queue *q, uint64_t 
     q->first = (q->first + 1) & (q->capacity - 1);
     q->count--;
     assert(m->retired_bytes >= item.class->size);
-    m->retired_bytes -= item.class->footprint;
-    if (fabric->watch && !item.class->is_large)
+    m->retired_bytes -= item.class->size;
+    if (fabric->watch)
         fabric->watch->freed(fabric, item.addr, item.class->size, item.class->stable);
     far_magazine_add(m, item.class, item.addr, item.pin);
     return true;
@@ -255,39 +254,6 @@ static void queue_surplus_returns(far_store *s) {
 }
 
 
-/* Frees a large object. Reads its block entry and passes it to far_store_free_large. */
-static int free_large_object(far_task *t, const far_class *class, far_addr addr) {
-    const far_geometry *g = far_geometry_of(t);
-    far_block_id head;
-    uint64_t word;
-    if (!far_block_of(g, addr, &head))
-        return far_fail(FAR_ERR_CORRUPT, "an index freed an object at %#llx, which is in no block",
-                        (unsigned long long)addr);
-    int err = far_read_word(t, far_block_entry(g, head), &word);
-    if (err < 0)
-        return err;
-    far_block_state state = far_block_unpack(word);
-    if (state.kind != FAR_BLOCK_LARGE_HEAD || state.uid != class->uid || state.type != class->type)
-        return 0; /* the index of the object was dropped, and its large objects were freed then */
-    err = far_store_free_large(t, head, word);
-    return err < 0 ? err : 0;
-}
-
-
-/* Returns objects of slabs by setting their free bits, and frees large objects. */
-static int return_objects(far_task *t, far_pending_return *objects, size_t count) {
-    size_t slabs = 0;
-    int err = 0;
-    for (size_t i = 0; i < count && err == 0; i++) {
-        if (objects[i].class->is_large)
-            err = free_large_object(t, objects[i].class, objects[i].addr);
-        else
-            objects[slabs++] = objects[i];
-    }
-    return err < 0 ? err : far_free_bits_add(t, objects, slabs);
-}
-
-
 int far_returns_flush(far_task *t) {
     far_store *s = far_store_of(t);
     uint64_t bytes = 0;
@@ -301,8 +267,8 @@ int far_returns_flush(far_task *t) {
     if (count == 0)
         return 0;
     for (size_t i = 0; i < count; i++)
-        bytes += objects[i].class->footprint;
-    int err = return_objects(t, objects, count);
+        bytes += objects[i].class->size;
+    int err = far_free_bits_add(t, objects, count);
     free(objects);
     pthread_mutex_lock(&s->lock);
     assert(s->return_bytes >= bytes);

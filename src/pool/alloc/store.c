@@ -66,10 +66,8 @@ far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t siz
     c->type = type;
     c->size = size;
     c->stable = stable;
-    c->is_large = far_size_is_large(store_geometry(s), size);
     uint64_t quantum = size >= MAGAZINE_BYTES ? 1 : MAGAZINE_BYTES / size;
     c->quantum = quantum < FAR_MAGAZINE_OBJECTS ? (unsigned)quantum : FAR_MAGAZINE_OBJECTS;
-    c->footprint = c->is_large ? far_large_blocks(store_geometry(s), size) * store_geometry(s)->block_bytes : size;
     atomic_init(&c->info, uid == 0 ? &far_pool_type : NULL);
     find_open_index(s, c);
     c->next = *bucket;
@@ -279,10 +277,10 @@ bool far_owned_block_load_slabs(far_store *s, far_owned_block *block, const uint
 
 /* ---- Objects ---- */
 
-/* Returns the own slab in which the object is counted. Returns NULL if the object is remote or large, or if its index
+/* Returns the own slab in which the object is counted. Returns NULL if the object is remote, or if its index
  * was dropped and its pages belong to a slab of another class now. */
 static far_slab *find_counting_slab(const far_store *s, const far_class *class, far_addr addr) {
-    far_slab *slab = class->is_large ? NULL : far_slab_at(s, addr);
+    far_slab *slab = far_slab_at(s, addr);
     return slab && slab->class == class ? slab : NULL;
 }
 
@@ -316,7 +314,7 @@ void far_store_queue_return(far_store *s, far_class *class, far_addr addr) {
         return;
     s->returns = leaving;
     s->returns[s->return_count++] = (far_pending_return){addr, class};
-    s->return_bytes += class->footprint;
+    s->return_bytes += class->size;
 }
 
 
@@ -358,7 +356,7 @@ void far_store_add_free(far_store *s, far_class *class, far_addr addr, uint64_t 
     /* the block is own, but the slab of the object is another one, because the index of the object was dropped */
     if (far_address_is_own(s, addr))
         return;
-    if (class->is_large || s->walk || pin <= s->observed_epoch) {
+    if (s->walk || pin <= s->observed_epoch) {
         far_store_queue_return(s, class, addr);
         return;
     }
@@ -370,7 +368,7 @@ void far_store_add_free(far_store *s, far_class *class, far_addr addr, uint64_t 
 void far_magazine_add(far_memory *m, far_class *class, far_addr addr, uint64_t pin) {
     far_store *s = m->store;
     uint32_t number = 0;
-    far_bin *bin = class->is_large ? NULL : far_bin_of_class(m, class);
+    far_bin *bin = far_bin_of_class(m, class);
     far_items *magazine = !bin ? NULL : &bin->magazine[far_addr_node(addr)];
     far_slab *slab = find_counting_slab(s, class, addr);
     bool may = slab ? find_handed_out_object(s, slab, addr, &number)
@@ -462,7 +460,7 @@ static far_bin *find_or_create_bin(far_memory *m, far_index *index, unsigned typ
     if (index && type >= index->kind->type_count)
         return NULL;
     const far_type *info = index ? &index->kind->types[type] : &far_pool_type;
-    uint64_t rounded = far_size_class(size, info->align);
+    uint64_t rounded = far_size_class(store_geometry(m->store), size, info->align);
     uint32_t uid = index ? index->uid : 0;
     if (rounded == 0 || type > 0x3f)
         return NULL;
@@ -522,7 +520,7 @@ void far_memory_visit(far_store *s, far_memory *m, const far_visit *v) {
             if (v->retired(s, &item, v->ctx))
                 q->items[(q->first + kept++) & (q->capacity - 1)] = item;
             else
-                m->retired_bytes -= item.class->footprint;
+                m->retired_bytes -= item.class->size;
         }
         q->count = kept;
     }

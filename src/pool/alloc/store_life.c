@@ -68,7 +68,6 @@ static void free_store(far_store *s) {
             free(c);
         }
     free(s->returns);
-    free(s->large_being_wiped.items);
     free(s->dropped_uids.items);
     free(s->owned_blocks);
     free(s->free_from);
