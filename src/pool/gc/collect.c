@@ -5,6 +5,7 @@
 #include "pool/gc/collect.h"
 
 #include "base/error.h"
+#include "base/pages.h"
 #include "base/grow.h"
 #include "pool/alloc/store.h"
 #include "pool/catalog/catalog.h"
@@ -272,7 +273,7 @@ static int write_marks(collection *s) {
 static int mark_reachable(collection *s) {
     uint64_t blocks = s->end - s->first;
     far_false_free search = {.t = s->t, .first = s->first, .end = s->end, .repair = s->mode != FAR_COLLECT_COUNT};
-    search.bits = calloc(blocks, far_bitmap_bytes(s->geometry));
+    search.bits = far_pages_alloc(blocks * far_bitmap_bytes(s->geometry));
     int err =
         search.bits ? far_false_free_begin(&search) : far_fail(FAR_ERR_NO_MEMORY, "no local memory for free bitmaps");
     far_point(s->t, "collect:walk_indexes");
@@ -285,7 +286,7 @@ static int mark_reachable(collection *s) {
     if (search.count && s->result.false_free_bits == 0)
         strcpy(s->result.false_free_text, search.text);
     s->result.false_free_bits += search.count;
-    free(search.bits);
+    far_pages_free(search.bits, blocks * far_bitmap_bytes(s->geometry));
     return err;
 }
 
@@ -585,8 +586,14 @@ static int collect_part(collection *s) {
 }
 
 
+/* Returns the bytes of the marks of a part: the bitmaps of its blocks, and one with all bits set. */
+static uint64_t marks_bytes(const collection *s) {
+    return (s->end - s->first + 1) * far_bitmap_bytes(s->geometry);
+}
+
+
 static void free_part(collection *s) {
-    free(s->marks);
+    far_pages_free(s->marks, marks_bytes(s));
     free(s->failed.items);
     free(s->owners.items);
     s->failed = s->owners = (client_list){0};
@@ -601,7 +608,7 @@ static int collect_all_parts(collection *s) {
     for (s->end = 0; s->end < total && err == 0;) {
         s->first = s->end;
         s->end = total - s->first > most ? s->first + most : total;
-        s->marks = calloc(s->end - s->first + 1, far_bitmap_bytes(s->geometry));
+        s->marks = far_pages_alloc(marks_bytes(s));
         if (s->marks)
             memset(block_marks(s, s->end), 0xff, far_bitmap_bytes(s->geometry));
         err = s->marks ? collect_part(s) : far_fail(FAR_ERR_NO_MEMORY, "no local memory for the marks of a collection");
