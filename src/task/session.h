@@ -72,6 +72,9 @@ struct far_task {
     int refused;
     int error; /* error of a batch that has completed since the last wait */
     int lost;  /* error code that every wait of this task returns after its session was lost; 0: not lost */
+    /* Since when the operation waits for other clients or other operations of its handle (pool/epoch/stalled.h), and the
+     * last time at which it is known to have waited; 0: it has not waited. */
+    uint64_t waits_since, waits_until;
     uint32_t index_key;
     const char *label;
     /* Time when this background traversal last paused; 0: the traversal need not pause (pool/epoch/epoch.h). */
@@ -185,6 +188,12 @@ static inline void far_pin_uncount(far_task *t) {
     atomic_store_explicit(held, atomic_load_explicit(held, memory_order_relaxed) - 1, memory_order_release);
     t->pin = (far_pin){0, 0};
 }
+
+
+/* far_note_wait notes that the operation begins to wait, or still waits, for another client or for another operation of
+ * its handle. A retry is such a wait. far_note_wait_end notes the end of a wait during which the task did not run. */
+void far_note_wait(far_task *t);
+void far_note_wait_end(far_task *t);
 
 
 /* Returns true if the task holds the latch of this address. Used by asserts. */

@@ -15,7 +15,7 @@
 /* Client C has written the keys 0, 10, 20 and so on. A works on some keys, and B alone on others. */
 #define KEYS  40u
 #define STOPS 4u /* number of stops in each script */
-/* virtual time: more than FAR_STALL_TICKS, the longest time that a client waits for a stopped one */
+/* virtual time: more than far_stall_bound, the longest time that a client waits for a stopped one */
 #define BOUND_NS (12 * 1000000000ull)
 
 typedef struct story {

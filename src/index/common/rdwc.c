@@ -335,7 +335,9 @@ static void wait_for_release(far_rdwc_member *me) {
     far_spin_lock(&e->lock);
     while (me->state == WAITS) {
         far_spin_unlock(&e->lock);
+        far_note_wait(me->task);
         far_task_await_other(me->task);
+        far_note_wait_end(me->task);
         far_spin_lock(&e->lock);
     }
     far_spin_unlock(&e->lock);

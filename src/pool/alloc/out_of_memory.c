@@ -15,12 +15,8 @@
 #include <stdio.h>
 
 #define ROUNDS_MAX 8 /* largest number of rounds for one operation */
-/* number of ticks to wait for acknowledgements, or for a collection, while the epoch does not advance */
-#define STALL_TICKS 1000
 /* a request for blocks that was observed at most this many epochs ago serves this handle too */
 #define JOIN_EPOCHS      4
-/* largest number of waits, of STALL_TICKS each, for a collection that another handle runs */
-#define COLLECTION_WAITS 16
 
 
 void far_memory_note_freed(far_store *s) {
@@ -71,9 +67,14 @@ static int request_block_release(far_task *t, uint32_t *number) {
 }
 
 
+/* Returns how long the epoch may stand while this handle waits for acknowledgements or for other epochs. */
+static uint64_t memory_wait(const far_task *t) {
+    return far_stall_bound(far_task_fabric(t)) / FAR_MEMORY_WAIT_SHARE;
+}
+
+
 static int wait_for_collection(far_task *t) {
-    far_pool *pool = far_task_pool(t);
-    uint64_t tick = far_tick(pool->fabric), until = far_now(t) + COLLECTION_WAITS * STALL_TICKS * tick;
+    const uint64_t until = far_stall_deadline(t);
     int wanted = far_collection_is_requested(t);
     while (wanted == 1 && far_now(t) < until) {
         /* taking a pin makes this handle active; a quiescent handle would not learn that the collection has ended */
@@ -132,7 +133,7 @@ static int request_and_wait_for_blocks(far_task *t) {
     if (err == 0)
         err = request_block_release(t, &number);
     if (err == 0)
-        err = far_request_wait(t, number, STALL_TICKS * far_tick(far_task_fabric(t)));
+        err = far_request_wait(t, number, memory_wait(t));
     /* a request that was not acknowledged in time is not repeated */
     int superseded = err == 0 ? read_whether_superseded(t, number) : 0;
     if (err >= 0)
@@ -167,7 +168,7 @@ static int confirm_exhausted(far_task *t, far_handle_usage *o) {
     int err = far_handle_usage_sum(t, o);
     if (err < 0 || !pool_is_exhausted(t, o))
         return err;
-    err = far_wait_epochs_until(t, 2, far_now(t) + STALL_TICKS * far_tick(far_task_fabric(t)));
+    err = far_wait_epochs_until(t, 2, far_now(t) + memory_wait(t));
     if (err >= 0)
         err = far_handle_usage_sum(t, o);
     return err < 0 ? err
@@ -287,6 +288,7 @@ static int retry_unless_stalled(far_task *t, int (*run)(far_task *t, void *arg),
 int far_run_out_of_memory(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
     bool background = t->background;
     far_point(t, "out_of_memory:begin");
+    far_note_wait(t);
     abandon_attempt(t);
     /* An earlier operation in the line for the latch may have to wait for the pin or the latch of this task, so the
      * task has neither here. */

@@ -21,8 +21,6 @@
 #define MARK_BLOCKS     64u   /* number of blocks for which marks are written in one batch */
 #define SCHEDULED_MARKS 32u   /* number of marks that may be scheduled and not yet made */
 #define SWEEP_TICKS     300u  /* ticks to wait until quiescent owners have swept, if a caller waits for the result */
-/* number of ticks that an operation without memory waits while the epoch does not advance */
-#define SHORT_TICKS     1000u
 
 typedef struct client_record { /* a client as the collector found it when the collection began */
     unsigned id, generation;
@@ -239,8 +237,10 @@ static int set_walk_bit(far_task *t, far_request *r, void *ctx) {
 /* Publishes the first or the second request of the collection and waits for the acknowledgements. A pin is taken first
  * to make the collector's own handle active, because this handle too must observe the request and sweep. */
 static int publish_and_wait(collection *s, bool walks, far_request *made) {
-    uint64_t ticks = s->mode == FAR_COLLECT_OUT_OF_MEMORY ? SHORT_TICKS : FAR_STALL_TICKS;
-    uint64_t timeout = s->mode == FAR_COLLECT_IN_BACKGROUND ? FAR_TIME_NEVER : ticks * far_tick(far_task_fabric(s->t));
+    const uint64_t bound = far_stall_bound(far_task_fabric(s->t));
+    uint64_t timeout = s->mode == FAR_COLLECT_IN_BACKGROUND      ? FAR_TIME_NEVER
+                       : s->mode == FAR_COLLECT_OUT_OF_MEMORY ? bound / FAR_MEMORY_WAIT_SHARE
+                                                              : bound;
     int err = far_request_change(s->t, set_walk_bit, &walks, made);
     if (err == 0)
         err = far_pin_take(s->t);
