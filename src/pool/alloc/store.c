@@ -547,14 +547,21 @@ void far_store_visit(far_store *s, const far_visit *visit) {
 }
 
 
+static void queue_return_of_list(far_store *s, far_class *class, far_items *list) {
+    while (list->count > 0) {
+        far_store_queue_return(s, class, list->items[--list->count]);
+        s->remote_bytes -= class->size;
+    }
+    free(list->items);
+    *list = (far_items){0};
+}
+
+
 void far_remote_lists_queue_return(far_store *s) {
     for (unsigned i = 0; s->remote_bytes > 0 && i < FAR_BINS; i++)
         for (far_class *c = s->classes[i]; c; c = c->next)
             for (unsigned n = 0; n < store_geometry(s)->nodes; n++)
-                while (c->on_node[n].remote.count > 0) {
-                    far_store_queue_return(s, c, c->on_node[n].remote.items[--c->on_node[n].remote.count]);
-                    s->remote_bytes -= c->size;
-                }
+                queue_return_of_list(s, c, &c->on_node[n].remote);
     assert(s->remote_bytes == 0);
 }
 
