@@ -278,6 +278,7 @@ TEST(merged_puts_are_refused_together) {
         const char *kind, *options, *point;
     } held[] = {{"smart", "update=lock", "smart:locked"},
                 {"chime", "", "chime:locked"},
+                {"dolphin", "sync=exclusive", "dolphin:entered"},
                 {"shard", "partitions=1,bits=10,key_size=8,value_size=8", "shard:locked"}};
     for (unsigned k = 0; k < sizeof(held) / sizeof(held[0]); k++) {
         stage s;

@@ -322,11 +322,16 @@ static bool finish_round(far_rdwc_member *me, int result) {
 static int lead_round(far_rdwc_member *me) {
     entry *e = me->entry;
     far_bytes value = e->writer->value;
+    bool pinned = me->task->pin.epoch != 0;
     assert(!me->task->rdwc); /* a task leads at most one round at a time */
     me->task->rdwc = me;
     int result = me->run(me->task, me->index, me->kind, me->key, value, me->out);
     me->task->rdwc = NULL;
-    return finish_round(me, result) ? result : run_alone(me);
+    if (finish_round(me, result))
+        return result;
+    /* an operation that was refused a pin has none */
+    int err = pinned ? far_pin_take(me->task) : 0;
+    return err ? err : run_alone(me);
 }
 
 

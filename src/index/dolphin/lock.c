@@ -100,8 +100,8 @@ void dolphin_gate_leave(dolphin_op *op, uint64_t entry) {
 
 
 /* Waits until the gate is open, but not longer than for a stalled client. The function drops the pin meanwhile, because
- * the task that holds the gate may wait until all older pins are gone. Afterwards nothing that was READ before may be used. The cache may be used, because
- * the task that held the gate has inserted the changed node into the cache. */
+ * the task that holds the gate may wait until all older pins are gone. Afterwards nothing that was READ before may be
+ * used. The cache may be used, because the task that held the gate has inserted the changed node into the cache. */
 int dolphin_gate_wait(dolphin_op *op, uint64_t entry) {
     op->skip_cache = false;
     far_count_lock_retry(op->t);

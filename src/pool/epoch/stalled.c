@@ -15,6 +15,9 @@
 /* share of the bound that an operation waits for the stalled client if another operation was already refused at the
  * same epoch */
 #define KNOWN_STALL_SHARE     40u
+/* An operation is refused this share of the bound before its end, because it examines its waiting time only before it
+ * takes a new pin. */
+#define REFUSAL_SHARE         20u
 #define CLIENTS_OBSERVED_MAX  16u
 
 /* The handles that hold up an epoch, those with the newest pins if there are more of them. */
@@ -204,7 +207,7 @@ static uint64_t stall_timeout(const far_task *t) {
                    least = 2 * observation_time(t);
     if (atomic_load_explicit(&far_task_pool(t)->epochs.stalled_epoch, memory_order_relaxed) == far_epoch_known(t))
         return shorter > least ? shorter : least;
-    return eviction_delay(t) && eviction_delay(t) < bound ? eviction_delay(t) : bound;
+    return eviction_delay(t) && eviction_delay(t) < bound ? eviction_delay(t) : bound - bound / REFUSAL_SHARE;
 }
 
 
