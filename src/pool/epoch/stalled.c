@@ -17,7 +17,7 @@
 #define KNOWN_STALL_SHARE     40u
 /* An operation is refused this share of the bound before its end, because it examines its waiting time only before it
  * takes a new pin. */
-#define REFUSAL_SHARE         20u
+#define REFUSAL_SHARE         10u
 #define CLIENTS_OBSERVED_MAX  16u
 
 /* The handles that hold up an epoch, those with the newest pins if there are more of them. */

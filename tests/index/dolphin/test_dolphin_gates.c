@@ -52,7 +52,7 @@ TEST(the_wait_at_a_gate_is_bounded) {
     far_sim_run_for(s.world, 2 * bound);
     assert_true(waiting.ended);
     assert_int_equal(waiting.result, FAR_ERR_BUSY);
-    assert_true(waiting.took >= bound - bound / 10 && waiting.took <= bound + bound / 10);
+    assert_true(waiting.took >= bound - bound / 5 && waiting.took <= bound + bound / 10);
     dolphin_gate_leave(&waiting.op, ENTRY);
     stage_finish(a);
     stage_close(&s);

@@ -1,6 +1,7 @@
 /* Tests of the waiting time of an operation (pool/epoch/stalled.h). Client A holds a pin all the time, so the epoch
  * stands. Operations of client B wait in several ways, one after the other or in a line. Each of them ends within 1.1
  * times the bound, in virtual time. */
+#include "base/error.h"
 #include "pool/epoch/stalled.h"
 #include "pool/format/owner.h"
 #include "pool/gc/request.h"
@@ -12,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SESSIONS 8u
+#define SESSIONS 96u
 
 static stage s;
 static uint64_t bound;
@@ -78,7 +79,7 @@ static void check_operations_are_refused_in_time(unsigned count, int (*run)(far_
                      waiters[i].ended ? (double)waiters[i].took / (double)bound : 6.0);
         assert_int_equal(waiters[i].result, FAR_ERR_BUSY);
         /* at least the usual time: the operation is not refused because other clients were slow for a moment */
-        assert_true(waiters[i].took >= bound - bound / 10);
+        assert_true(waiters[i].took >= bound - bound / 5);
     }
     while (!s.a.ended)
         far_sim_run_for(s.world, bound / 10);
@@ -90,14 +91,18 @@ static void check_operations_are_refused_in_time(unsigned count, int (*run)(far_
 
 static int wait_for_epochs_thrice(far_task *t) {
     int err = far_pin_take(t);
-    for (unsigned i = 0; i < 3; i++)
+    for (unsigned i = 0; i < 3; i++) {
         err = far_pin_after_epochs(t, 1);
+        if (t->pin.epoch == 0)
+            return far_fail(FAR_ERR_CORRUPT, "the operation has lost its pin");
+    }
     return err;
 }
 
 
-/* An operation waits for epochs three times. Fails if each wait has a time of its own, as if far_stall_search_time began
- * at the current time. */
+/* An operation waits for epochs three times. It keeps its pin when it is refused, because it may have to release what it
+ * holds. Fails if each wait has a time of its own, as if far_stall_search_time began at the current time, and if
+ * drive_epochs_pinned (epoch.c) leaves waits_since unchanged. */
 TEST(epoch_waits_of_one_operation_do_not_add_up) {
     check_operations_are_refused_in_time(1, wait_for_epochs_thrice);
 }
@@ -113,8 +118,9 @@ static int wait_for_epochs_in_line(far_task *t) {
 }
 
 
-/* Eight sessions wait in the line of a latch, and each waits for an epoch while it holds the latch. Fails without
- * far_note_wait in take_latch (latch.c), or without find_known_client (stalled.c). */
+/* Many sessions wait in the line of a latch, and each waits for an epoch while it holds the latch. Fails without
+ * far_note_wait in take_latch (latch.c), or without find_known_client (stalled.c), because each session would observe
+ * the stalled client again. */
 TEST(waits_in_the_line_of_a_latch_count) {
     check_operations_are_refused_in_time(SESSIONS, wait_for_epochs_in_line);
 }
@@ -152,9 +158,10 @@ static int retry_in_line(far_task *t) {
 }
 
 
-/* Eight sessions wait in the line of a latch, and each retries while it holds the latch. */
+/* Some sessions wait in the line of a latch, and each retries while it holds the latch. Fails without far_note_wait in
+ * take_latch (latch.c). */
 TEST(retries_after_the_line_of_a_latch_end_in_time) {
-    check_operations_are_refused_in_time(SESSIONS, retry_in_line);
+    check_operations_are_refused_in_time(8, retry_in_line);
 }
 
 

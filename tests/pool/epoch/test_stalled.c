@@ -68,7 +68,7 @@ static void start_holding(stage_actor *by, uint64_t begins, uint64_t lasts) {
 static uint64_t open_stage(unsigned evict_after_ms) {
     stage_open(&s, "toy", NULL, evict_after_ms ? "questions=on,limit=100s" : "limit=100s");
     s.b.pool->options.evict_after_ms = evict_after_ms;
-    return evict_after_ms ? evict_after_ms * MS : far_stall_bound(s.b.pool->fabric) / 20 * 19;
+    return evict_after_ms ? evict_after_ms * MS : far_stall_bound(s.b.pool->fabric) / 10 * 9;
 }
 
 
