@@ -1,4 +1,4 @@
-/* Client A is stopped before a verb of one of its operations, and stays stopped. Four other handles, one of them with
+/* Client A is stopped before a verb of one of its operations, and stays stopped. Four other handles, the first with
  * three sessions, call functions all the time, on the keys near the key of A's operation. So they wait for the lock of
  * A, for each other's locks, in the lines of local latches, at gates, as members of RDWC rounds, and for epochs. Proves
  * that no call takes longer than 1.1 times the bound (far_stall_bound), in virtual time.
@@ -16,7 +16,7 @@
 #define KEYS     40u
 #define STOPS    3u /* number of stops in each script */
 #define HANDLES  4u
-#define SESSIONS 6u /* of these handles together; the first three belong to the first handle */
+#define SESSIONS 6u /* of all these handles; the first three belong to the first handle */
 #define CALLS    9u /* calls of each session */
 
 typedef struct story {

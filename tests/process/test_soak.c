@@ -25,14 +25,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WORKERS         4
-#define KEYS            20000
-#define VALUE_MAX       600
-#define SESSION_OPS     20000 /* operations after which a worker replaces its second session */
-#define KILL_SECONDS    5
-#define PRINT_SECONDS   10
-#define BASE_SECONDS    60
-#define MOST_GROWTH     1.3
+#define WORKERS       4
+#define KEYS          20000
+#define VALUE_MAX     600
+#define SESSION_OPS   20000 /* operations after which a worker replaces its second session */
+#define KILL_SECONDS  5
+#define PRINT_SECONDS 10
+#define BASE_SECONDS  60
+#define MOST_GROWTH   1.3
 /* the short test: */
 #define ROUND_KEYS  3000
 #define ROUNDS      10

@@ -1,12 +1,12 @@
 /* Measures, with real processes and a real clock, how long a stopped client holds up the calls of live clients. Four
  * processes with two sessions each, and a fifth process, change a few keys all the time. The fifth process is stopped
- * (SIGSTOP) for two and a half times the bound (far_stall_bound), again and again at random moments, in most cases in the
- * middle of an operation. Prints the longest call of the four processes for each kind and pool. Fails if a call takes
- * longer than 1.1 times the bound.
+ * (SIGSTOP) for two and a half times the bound (far_stall_bound), again and again at random moments, in most cases in
+ * the middle of an operation. Prints the longest call of the four processes for each kind and pool. Fails if a call
+ * takes longer than 1.1 times the bound.
  *
- * test_stop_bound [KIND [POOL [STOPS]]]: POOL is shm, tcp (three daemons on this host), or tcp-1ms (the same with a relay
- * that delays all data, so that a round trip takes 1 ms). `make stop-bound` runs all of them. Because the result depends
- * on the clock, `make test` does not run this program; tests/index/test_bounded_wait.c and
+ * test_stop_bound [KIND [POOL [STOPS]]]: POOL is shm, tcp (three daemons on this host), or tcp-1ms (the same with a
+ * relay that delays all data, so that a round trip takes 1 ms). `make stop-bound` runs all kinds and pools. Because the
+ * result depends on the clock, `make test` does not run this program; tests/index/test_bounded_wait.c and
  * tests/pool/epoch/test_bounded_waits.c prove the same in virtual time. */
 #define _GNU_SOURCE /* ppoll */
 #include "conform.h"

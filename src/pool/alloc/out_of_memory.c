@@ -142,6 +142,15 @@ static int request_and_wait_for_blocks(far_task *t) {
 }
 
 
+/* Runs the operation again. Its first pin is not refused because of the time that it waited for memory. */
+static int run_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
+    t->pin_sparing = FAR_SPARE_NEXT_PIN;
+    int err = run(t, arg);
+    t->pin_sparing = FAR_SPARE_PINS;
+    return err;
+}
+
+
 /* Discards the verbs that the failed attempt has added to its batch and not posted, so that they are not posted
  * together with the verbs of the search for memory. Also drops the pin. */
 static void abandon_attempt(far_task *t) {
@@ -235,7 +244,7 @@ static int retry_in_rounds(far_task *t, int (*run)(far_task *t, void *arg), void
         far_count_retry(t);
         far_progress_reset(t); /* the task waits for memory, so its lack of progress elsewhere does not count */
         t->background = background;
-        err = run(t, arg);
+        err = run_again(t, run, arg);
         t->background = true;
         if (err != FAR_ERR_NO_MEMORY) {
             s->exhausted_at = 0;
@@ -289,6 +298,7 @@ int far_run_out_of_memory(far_task *t, int (*run)(far_task *t, void *arg), void 
     bool background = t->background;
     far_point(t, "out_of_memory:begin");
     far_note_wait(t);
+    t->pin_sparing = FAR_SPARE_PINS;
     abandon_attempt(t);
     /* An earlier operation in the line for the latch may have to wait for the pin or the latch of this task, so the
      * task has neither here. */
@@ -296,7 +306,7 @@ int far_run_out_of_memory(far_task *t, int (*run)(far_task *t, void *arg), void 
     far_latch(t, FAR_LATCH_OUT_OF_MEMORY);
     /* the earlier operations in the line for the latch may have obtained memory, so the operation is first tried
      * without a round */
-    int err = run(t, arg);
+    int err = run_again(t, run, arg);
     if (err == FAR_ERR_NO_MEMORY) {
         abandon_attempt(t);
         t->background = true;
@@ -304,5 +314,6 @@ int far_run_out_of_memory(far_task *t, int (*run)(far_task *t, void *arg), void 
         t->background = background;
     }
     far_unlatch(t, FAR_LATCH_OUT_OF_MEMORY);
+    t->pin_sparing = FAR_SPARE_NO_PIN;
     return err;
 }

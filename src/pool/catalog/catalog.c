@@ -227,6 +227,7 @@ int far_catalog_wait_for_drop(far_task *t, far_mark_history *met, unsigned attem
     int late = far_wait_epochs_until(t, 2, far_stall_deadline(t));
     if (late < 0)
         return late;
+    t->pin_sparing = FAR_SPARE_NEXT_PIN; /* the operation must read the mark again before it fails */
     *met = late ? (far_mark_history){.unproven = met->mark} : (far_mark_history){.abandoned = met->mark};
     return 0;
 }

@@ -288,7 +288,9 @@ int far_pin_take_slow(far_task *t) {
         return t->lost ? t->lost : t->session->lost;
     if (t->rest_since)
         throttle_walk(t);
-    bool waits = t->patience || far_stall_is_due(t);
+    bool waits = (t->patience || far_stall_is_due(t)) && t->pin_sparing == FAR_SPARE_NO_PIN;
+    if (t->pin_sparing == FAR_SPARE_NEXT_PIN)
+        t->pin_sparing = FAR_SPARE_NO_PIN;
     int err = waits ? advance_for_retry(t) : 0;
     if (err < 0 || (waits && (err = far_stall_check(t)) < 0))
         return err;

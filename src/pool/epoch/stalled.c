@@ -5,20 +5,20 @@
 #include "pool/handle.h"
 #include "task/progress.h"
 
-/* The clients that hold up the epoch are observed for OBSERVED_TICKS, but for at most a share of the bound, before one of
- * them is considered stalled. Before an eviction they are observed for half of evict_after_ms, but for at most a share
- * of the bound, because a handle that has just become active publishes an old pin too, until its next tick; on a busy
- * machine that may take a while. */
-#define OBSERVED_TICKS        20u
-#define OBSERVED_SHARE        20u
-#define OBSERVED_SHARE_EVICT  10u
+/* The clients that hold up the epoch are observed for OBSERVED_TICKS, but for at most a share of the bound, before one
+ * of them is considered stalled. Before an eviction they are observed for half of evict_after_ms, but for at most a
+ * share of the bound, because a handle that has just become active publishes an old pin too, until its next tick; on a
+ * busy machine that may take a while. */
+#define OBSERVED_TICKS       20u
+#define OBSERVED_SHARE       20u
+#define OBSERVED_SHARE_EVICT 10u
 /* share of the bound that an operation waits for the stalled client if another operation was already refused at the
  * same epoch */
-#define KNOWN_STALL_SHARE     40u
+#define KNOWN_STALL_SHARE 40u
 /* An operation is refused this share of the bound before its end, because it examines its waiting time only before it
  * takes a new pin. */
-#define REFUSAL_SHARE         10u
-#define CLIENTS_OBSERVED_MAX  16u
+#define REFUSAL_SHARE        10u
+#define CLIENTS_OBSERVED_MAX 16u
 
 /* The handles that hold up an epoch, those with the newest pins if there are more of them. */
 typedef struct stall_search {
@@ -211,8 +211,8 @@ static uint64_t stall_timeout(const far_task *t) {
 }
 
 
-/* Returns how long an operation waits until it searches for a stalled client. The observation of the client is a part of
- * the timeout. */
+/* Returns how long an operation waits until it searches for a stalled client. The observation of the client is a part
+ * of the timeout. */
 static uint64_t search_delay(const far_task *t) {
     const uint64_t timeout = stall_timeout(t), observed = observation_time(t);
     return timeout > 2 * observed ? timeout - observed : timeout / 2;
@@ -231,8 +231,8 @@ static uint64_t epoch_stands_since(const far_task *t) {
 }
 
 
-/* Returns for how long the epoch must have stood before a client may be considered stalled. For half of the timeout is
- * enough to refuse an operation. An eviction demands the whole time. */
+/* Returns for how long the epoch must not have advanced before a client may be considered stalled. Half of the timeout
+ * is enough to refuse an operation. An eviction demands the whole time. */
 static uint64_t standing_delay(const far_task *t) {
     return eviction_delay(t) ? search_delay(t) : search_delay(t) / 2;
 }

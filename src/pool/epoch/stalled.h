@@ -16,11 +16,12 @@ typedef struct far_stalled_client {
  * client, or b->id to 0 if there is no such handle. */
 int far_stalled_client_find(far_task *t, uint64_t epoch, far_stalled_client *b);
 
-/* Confirms that a client is stalled: observes all clients that hold up `epoch` for a while, and sets *b to one that made
- * no progress. Returns 1 then; 0 if there is no such client or the epoch advanced. The client may still continue
- * immediately afterwards; then the epoch advances soon. `wait` waits until the epoch advances, and returns 1 if that did
- * not happen before `time`; far_wait_for_next_epoch is the one for tasks without a pin. */
-int far_stalled_client_confirm(far_task *t, uint64_t epoch, far_stalled_client *b, int (*wait)(far_task *t, uint64_t time));
+/* Confirms that a client is stalled: observes all clients that hold up `epoch` for a while, and sets *b to one that
+ * made no progress. Returns 1 then; 0 if there is no such client or the epoch advanced. The client may still continue
+ * immediately afterwards; then the epoch advances soon. `wait` waits until the epoch advances, and returns 1 if that
+ * did not happen before `time`; far_wait_for_next_epoch is the one for tasks without a pin. */
+int far_stalled_client_confirm(far_task *t, uint64_t epoch, far_stalled_client *b,
+                               int (*wait)(far_task *t, uint64_t time));
 int far_wait_for_next_epoch(far_task *t, uint64_t time);
 
 /* far_stalled_client_may_be_evicted returns true if far_pool_options.evict_after_ms allows this handle to evict a

@@ -33,8 +33,8 @@ TEST_WITH(a_leader_does_not_fail_because_of_a_members_value, set_up, tear_down) 
 }
 
 
-/* The write with a member's value is refused because a stalled client holds up the operation, which has no pin then. The
- * leader takes a new pin before it writes its own value. Fails without far_pin_take in lead_round (rdwc.c). */
+/* The write with a member's value is refused because a stalled client holds up the operation, which has no pin then.
+ * The leader takes a new pin before it writes its own value. Fails without far_pin_take in lead_round (rdwc.c). */
 TEST_WITH(a_refused_leader_takes_a_pin_before_it_runs_alone, set_up, tear_down) {
     far.need_pin = far.failure_drops_pin = true;
     far.stop_at = AFTER_READ;

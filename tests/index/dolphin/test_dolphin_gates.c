@@ -41,8 +41,8 @@ static void open_gate_stage(void) {
 }
 
 
-/* A is stopped in a put, so the epoch stands. B waits at a gate that stays closed. It is refused within the bound. Fails
- * without far_stall_wait in dolphin_gate_wait. */
+/* A is stopped in a put, so the epoch stands. B waits at a gate that stays closed. It is refused within the bound.
+ * Fails without far_stall_wait in dolphin_gate_wait. */
 TEST(the_wait_at_a_gate_is_bounded) {
     open_gate_stage();
     const uint64_t bound = far_stall_bound(b->pool->fabric);

@@ -1,6 +1,6 @@
-/* Tests of the queues of retired objects (pool/alloc/retire.c): their chunks are freed when the objects become free, and
- * a session that closes hands its chunks over to the system session without copying them. The test program counts the
- * chunks, because it replaces the functions of base/pages.h. */
+/* Tests of the queues of retired objects (pool/alloc/retire.c): their chunks are freed when the objects become free,
+ * and a session that closes hands its chunks over to the system session without copying them. The test program counts
+ * the chunks, because it replaces the functions of base/pages.h. */
 #include "alloc_rig.h"
 #include "test.h"
 
@@ -46,8 +46,8 @@ static unsigned chunks_for(unsigned objects) {
 }
 
 
-/* Returns the addresses of the chunks in the queue of objects that wait for `extra` epochs more than usual, as a sum, so
- * that copied objects are noticed. */
+/* Returns the addresses of the chunks in the queue of objects that wait for `extra` epochs more than usual, as a sum,
+ * so that copied objects are noticed. */
 static uintptr_t sum_of_chunks(const far_memory *m, unsigned extra, unsigned *count) {
     uintptr_t sum = 0;
     *count = 0;

@@ -1,6 +1,6 @@
 /* Tests of the waiting time of an operation (pool/epoch/stalled.h). Client A holds a pin all the time, so the epoch
- * stands. Operations of client B wait in several ways, one after the other or in a line. Each of them ends within 1.1
- * times the bound, in virtual time. */
+ * does not advance. Operations of client B wait in several ways, one after the other or in a line. Each operation ends
+ * within 1.1 times the bound, in virtual time. */
 #include "base/error.h"
 #include "pool/epoch/stalled.h"
 #include "pool/format/owner.h"
@@ -100,8 +100,8 @@ static int wait_for_epochs_thrice(far_task *t) {
 }
 
 
-/* An operation waits for epochs three times. It keeps its pin when it is refused, because it may have to release what it
- * holds. Fails if each wait has a time of its own, as if far_stall_search_time began at the current time, and if
+/* An operation waits for epochs three times. It keeps its pin when it is refused, because it may have to release what
+ * it holds. Fails if each wait has a time of its own, as if far_stall_search_time began at the current time, and if
  * drive_epochs_pinned (epoch.c) leaves waits_since unchanged. */
 TEST(epoch_waits_of_one_operation_do_not_add_up) {
     check_operations_are_refused_in_time(1, wait_for_epochs_thrice);
@@ -184,8 +184,8 @@ static int retry_then_check_lock(far_task *t) {
 }
 
 
-/* An operation retries for half of the bound, and then examines for how long a lock stands, which takes epochs. Fails if
- * wait_two_epochs (owner.c) waits for the bound from then on. */
+/* An operation retries for half of the bound, and then examines whether a lock is abandoned, which takes epochs. Fails
+ * if wait_two_epochs (owner.c) waits for the bound from then on. */
 TEST(the_check_of_a_lock_takes_the_rest_of_the_bound) {
     check_operations_are_refused_in_time(1, retry_then_check_lock);
 }
