@@ -27,7 +27,7 @@ typedef struct far_epochs { /* The epoch state of a handle. epoch.c describes ho
     _Atomic uint64_t known_since; /* time at which this handle first observed that value */
     _Atomic uint64_t published; /* epoch in our registry entry, as last written; 0 if no pin is published */
     atomic_uint requests;       /* number of requested advances that are not yet served */
-    _Atomic uint64_t requested_since; /* time of the first of these requests */
+    _Atomic uint64_t requested_since; /* time of the oldest such request */
     /* Lock of the epoch state: 1 while a task activates the handle or runs a tick. Other tasks retry. The fields below
      * without an atomic type belong to the task that holds this lock. */
     atomic_uint waking;

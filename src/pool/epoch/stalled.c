@@ -6,9 +6,9 @@
 #include "task/progress.h"
 
 /* The clients that hold up the epoch are observed for OBSERVED_TICKS, but for at most a share of the bound, before one
- * of them is considered stalled. Before an eviction they are observed for half of evict_after_ms, but for at most a
- * share of the bound, because a handle that has just become active publishes an old pin too, until its next tick; on a
- * busy machine that may take a while. */
+ * is considered stalled. Before an eviction they are observed for half of evict_after_ms, but for at most a share of
+ * the bound, because a handle that has just become active publishes an old pin too, until its next tick; on a busy
+ * machine that may take a while. */
 #define OBSERVED_TICKS       20u
 #define OBSERVED_SHARE       20u
 #define OBSERVED_SHARE_EVICT 10u
