@@ -2,13 +2,14 @@
  * sessions. No function here executes verbs; each runs under the locks that store.h names. */
 #include "pool/alloc/store.h"
 #include "base/error.h"
-#include "base/grow.h"
+#include "base/pages.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAGAZINE_BYTES 2048 /* bytes that a magazine takes from the store at once */
+#define RETURNS_BYTES  (16u << 10) /* bytes of the list of pending returns before it is enlarged */
 
 const far_type far_pool_type = {.name = "pool", .align = 64};
 
@@ -307,12 +308,21 @@ void far_store_set_black(far_store *s, far_addr addr) {
 }
 
 
+static bool enlarge_returns(far_store *s) {
+    const size_t bytes = s->return_capacity * sizeof(*s->returns);
+    void *larger = s->returns ? far_pages_enlarge(s->returns, bytes, 2 * bytes) : far_pages_alloc(RETURNS_BYTES);
+    if (!larger)
+        return false;
+    s->returns = larger;
+    s->return_capacity = bytes ? 2 * s->return_capacity : RETURNS_BYTES / sizeof(*s->returns);
+    return true;
+}
+
+
 /* If there is no local memory for the list, the object leaks; a later collection frees it. */
 void far_store_queue_return(far_store *s, far_class *class, far_addr addr) {
-    far_pending_return *leaving = far_grow(s->returns, s->return_count, sizeof(*leaving));
-    if (!leaving)
+    if (s->return_count == s->return_capacity && !enlarge_returns(s))
         return;
-    s->returns = leaving;
     s->returns[s->return_count++] = (far_pending_return){addr, class};
     s->return_bytes += class->size;
 }
@@ -512,18 +522,8 @@ void far_memory_visit(far_store *s, far_memory *m, const far_visit *v) {
     for (unsigned i = 0; (v->in_magazine || v->headroom) && i < FAR_BINS; i++)
         for (far_bin *b = m->bins[i]; b; b = b->next)
             visit_magazines(s, m, b, v);
-    for (unsigned i = 0; v->retired && i < FAR_QUEUES_MAX; i++) {
-        far_queue *q = &m->queues[i];
-        size_t kept = 0;
-        for (size_t at = 0; at < q->count; at++) {
-            far_retired item = q->items[(q->first + at) & (q->capacity - 1)];
-            if (v->retired(s, &item, v->ctx))
-                q->items[(q->first + kept++) & (q->capacity - 1)] = item;
-            else
-                m->retired_bytes -= item.class->size;
-        }
-        q->count = kept;
-    }
+    if (v->retired)
+        far_queues_visit(m, v->retired, v->ctx);
     for (uint32_t i = 0; v->session_owned && i < m->session_owned_count; i++)
         v->session_owned(s, &m->session_owned[i], v->ctx);
 }
@@ -545,14 +545,21 @@ void far_store_visit(far_store *s, const far_visit *visit) {
 }
 
 
+static void queue_return_of_list(far_store *s, far_class *class, far_items *list) {
+    while (list->count > 0) {
+        far_store_queue_return(s, class, list->items[--list->count]);
+        s->remote_bytes -= class->size;
+    }
+    free(list->items);
+    *list = (far_items){0};
+}
+
+
 void far_remote_lists_queue_return(far_store *s) {
     for (unsigned i = 0; s->remote_bytes > 0 && i < FAR_BINS; i++)
         for (far_class *c = s->classes[i]; c; c = c->next)
             for (unsigned n = 0; n < store_geometry(s)->nodes; n++)
-                while (c->on_node[n].remote.count > 0) {
-                    far_store_queue_return(s, c, c->on_node[n].remote.items[--c->on_node[n].remote.count]);
-                    s->remote_bytes -= c->size;
-                }
+                queue_return_of_list(s, c, &c->on_node[n].remote);
     assert(s->remote_bytes == 0);
 }
 

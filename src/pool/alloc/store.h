@@ -125,10 +125,20 @@ typedef struct far_retired {
     uint64_t ready; /* the first epoch in which the object may be reused */
 } far_retired;
 
-/* A ring of retired objects; its capacity is a power of two. */
+/* A part of a queue. Its memory comes from the operating system directly, so the process does not keep it when the
+ * queue becomes shorter. */
+typedef struct far_retired_chunk {
+    struct far_retired_chunk *next;
+    uint32_t begin, end; /* the chunk contains items[begin] up to items[end - 1] */
+    far_retired items[];
+} far_retired_chunk;
+
+#define FAR_CHUNK_BYTES (64u << 10)
+#define FAR_CHUNK_ITEMS ((FAR_CHUNK_BYTES - sizeof(far_retired_chunk)) / sizeof(far_retired))
+
+/* A queue of retired objects: a list of chunks, none of which is empty. */
 typedef struct far_queue {
-    far_retired *items;
-    size_t first, count, capacity;
+    far_retired_chunk *first, *last; /* NULL if the queue is empty */
 } far_queue;
 
 #define FAR_QUEUES_MAX 16 /* queues per session: one for each number of extra epochs that a type waits */
@@ -181,6 +191,7 @@ typedef struct far_memory {
 
     /* Retired objects */
     far_queue queues[FAR_QUEUES_MAX];
+    far_retired_chunk *spare_chunk; /* one empty chunk for the next queue that needs one, or NULL */
     uint64_t retired_bytes;
     uint64_t epoch_requested;       /* the epoch in which this session last requested the next epoch */
     uint64_t retired_since_request; /* bytes that this session has retired since that request */
@@ -233,8 +244,9 @@ typedef struct far_store {
     far_addr invalid_free;
     uint64_t store_bytes;        /* bytes of all own objects that are in the store */
     uint64_t remote_bytes;       /* bytes of all remote objects in the lists far_class_on_node.remote */
-    far_pending_return *returns; /* the list of pending returns */
-    size_t return_count;
+    /* the list of pending returns, in memory of base/pages.h; NULL if its capacity is 0 */
+    far_pending_return *returns;
+    size_t return_count, return_capacity;
     /* bytes of the pending returns, and of the returns that a task is executing now */
     uint64_t return_bytes;
     far_items dropped_uids;      /* indexes that this handle dropped; their memory in unowned blocks is not freed yet */
@@ -553,6 +565,14 @@ int far_free_bits_add(far_task *t, far_pending_return *objects, size_t count);
 
 /* Appends a retired object to the session's queue for its type. The caller holds the session's lock. */
 void far_queue_add(far_memory *m, far_retired item);
+/* Calls `stays` for each retired object of the session, and removes the objects for which it returns false. The caller
+ * holds both locks. */
+void far_queues_visit(far_memory *m, bool (*stays)(far_store *s, const far_retired *item, void *ctx), void *ctx);
+/* Moves all retired objects of a session to the queues of another session of the handle, without copying them. The
+ * caller holds the locks of both sessions. */
+void far_queues_hand_over(far_memory *from, far_memory *to);
+/* Frees the memory of the session's queues. Objects that are still in them leak. */
+void far_queues_free(far_memory *m);
 /* Makes some retired objects of the session free, if their epoch has come. Returns their number. */
 int far_reclaim_session(far_task *t, far_memory *m);
 /* Makes all retired objects of all sessions free that have reached their epoch. */

@@ -28,9 +28,6 @@
 #define MET_SHORT_PAUSES 16u
 /* length of the later pauses; longer than WALK_PAUSE_TICKS, so that a running drop renews its mark in between */
 #define MET_PAUSE_TICKS 64u
-/* number of ticks for which the task that waits for another client's drop waits for two epochs, which prove that no
- * operation is running under the drop mark */
-#define MET_EPOCH_TICKS 10000u
 
 _Static_assert(MET_PAUSE_TICKS >= 4 * WALK_PAUSE_TICKS,
                "a running drop renews its mark between two reads of a waiting client");
@@ -241,9 +238,10 @@ int far_catalog_wait_for_drop(far_task *t, far_mark_history *met, unsigned attem
         return 0;
     }
     far_sleep(t, MET_PAUSE_TICKS * tick);
-    int late = far_wait_epochs_until(t, 2, far_now(t) + MET_EPOCH_TICKS * tick);
+    int late = far_wait_epochs_until(t, 2, far_stall_deadline(t));
     if (late < 0)
         return late;
+    t->pin_sparing = FAR_SPARE_NEXT_PIN; /* the operation must read the mark again before it fails */
     *met = late ? (far_mark_history){.unproven = met->mark} : (far_mark_history){.abandoned = met->mark};
     return 0;
 }

@@ -5,6 +5,7 @@
 #include "pool/gc/collect.h"
 
 #include "base/error.h"
+#include "base/pages.h"
 #include "base/grow.h"
 #include "pool/alloc/store.h"
 #include "pool/catalog/catalog.h"
@@ -20,8 +21,6 @@
 #define MARK_BLOCKS     64u   /* number of blocks for which marks are written in one batch */
 #define SCHEDULED_MARKS 32u   /* number of marks that may be scheduled and not yet made */
 #define SWEEP_TICKS     300u  /* ticks to wait until quiescent owners have swept, if a caller waits for the result */
-/* number of ticks that an operation without memory waits while the epoch does not advance */
-#define SHORT_TICKS     1000u
 
 typedef struct client_record { /* a client as the collector found it when the collection began */
     unsigned id, generation;
@@ -232,8 +231,10 @@ static int set_walk_bit(far_task *t, far_request *r, void *ctx) {
 /* Publishes the first or the second request of the collection and waits for the acknowledgements. A pin is taken first
  * to make the collector's own handle active, because this handle too must observe the request and sweep. */
 static int publish_and_wait(collection *s, bool walks, far_request *made) {
-    uint64_t ticks = s->mode == FAR_COLLECT_OUT_OF_MEMORY ? SHORT_TICKS : FAR_STALL_TICKS;
-    uint64_t timeout = s->mode == FAR_COLLECT_IN_BACKGROUND ? FAR_TIME_NEVER : ticks * far_tick(far_task_fabric(s->t));
+    const uint64_t bound = far_stall_bound(far_task_fabric(s->t));
+    uint64_t timeout = s->mode == FAR_COLLECT_IN_BACKGROUND      ? FAR_TIME_NEVER
+                       : s->mode == FAR_COLLECT_OUT_OF_MEMORY ? bound / FAR_MEMORY_WAIT_SHARE
+                                                              : bound;
     int err = far_request_change(s->t, set_walk_bit, &walks, made);
     if (err == 0)
         err = far_pin_take(s->t);
@@ -266,7 +267,7 @@ static int write_marks(collection *s) {
 static int mark_reachable(collection *s) {
     uint64_t blocks = s->end - s->first;
     far_false_free search = {.t = s->t, .first = s->first, .end = s->end, .repair = s->mode != FAR_COLLECT_COUNT};
-    search.bits = calloc(blocks, far_bitmap_bytes(s->geometry));
+    search.bits = far_pages_alloc(blocks * far_bitmap_bytes(s->geometry));
     int err =
         search.bits ? far_false_free_begin(&search) : far_fail(FAR_ERR_NO_MEMORY, "no local memory for free bitmaps");
     far_point(s->t, "collect:walk_indexes");
@@ -279,7 +280,7 @@ static int mark_reachable(collection *s) {
     if (search.count && s->result.false_free_bits == 0)
         strcpy(s->result.false_free_text, search.text);
     s->result.false_free_bits += search.count;
-    free(search.bits);
+    far_pages_free(search.bits, blocks * far_bitmap_bytes(s->geometry));
     return err;
 }
 
@@ -550,8 +551,14 @@ static int collect_part(collection *s) {
 }
 
 
+/* Returns the bytes of the marks of a part: the bitmaps of its blocks, and one with all bits set. */
+static uint64_t marks_bytes(const collection *s) {
+    return (s->end - s->first + 1) * far_bitmap_bytes(s->geometry);
+}
+
+
 static void free_part(collection *s) {
-    free(s->marks);
+    far_pages_free(s->marks, marks_bytes(s));
     free(s->failed.items);
     free(s->owners.items);
     s->failed = s->owners = (client_list){0};
@@ -566,7 +573,7 @@ static int collect_all_parts(collection *s) {
     for (s->end = 0; s->end < total && err == 0;) {
         s->first = s->end;
         s->end = total - s->first > most ? s->first + most : total;
-        s->marks = calloc(s->end - s->first + 1, far_bitmap_bytes(s->geometry));
+        s->marks = far_pages_alloc(marks_bytes(s));
         if (s->marks)
             memset(block_marks(s, s->end), 0xff, far_bitmap_bytes(s->geometry));
         err = s->marks ? collect_part(s) : far_fail(FAR_ERR_NO_MEMORY, "no local memory for the marks of a collection");

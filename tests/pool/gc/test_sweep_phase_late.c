@@ -243,12 +243,11 @@ static int leak_of_slow_type(far_task *t, void *arg) {
 
 
 static bool is_retired(const actor *a, far_addr addr) {
-    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++) {
-        const far_queue *q = &a->pool->team.own->memory->queues[i];
-        for (size_t at = 0; at < q->count; at++)
-            if (q->items[(q->first + at) % q->capacity].addr == addr)
-                return true;
-    }
+    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++)
+        for (const far_retired_chunk *chunk = a->pool->team.own->memory->queues[i].first; chunk; chunk = chunk->next)
+            for (uint32_t at = chunk->begin; at < chunk->end; at++)
+                if (chunk->items[at].addr == addr)
+                    return true;
     return false;
 }
 
