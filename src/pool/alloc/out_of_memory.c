@@ -76,7 +76,8 @@ static uint64_t memory_wait(const far_task *t) {
 static int wait_for_collection(far_task *t) {
     const uint64_t until = far_stall_deadline(t);
     int wanted = far_collection_is_requested(t);
-    while (wanted == 1 && far_now(t) < until) {
+    while (wanted == 1 && far_now(t) < until && !far_stall_has_refused(t)) {
+        far_note_wait(t);
         /* taking a pin makes this handle active; a quiescent handle would not learn that the collection has ended */
         int err = far_pin_take(t);
         far_pin_drop(t);
@@ -99,7 +100,9 @@ static int collect_leaked(far_task *t) {
     if (err <= 0)
         return err;
     far_point(t, "out_of_memory:collect");
+    t->pin_sparing = FAR_SPARE_NO_PIN; /* the walk ends if a client is stopped while it holds a lock */
     err = far_collect(t, FAR_COLLECT_OUT_OF_MEMORY, &result);
+    t->pin_sparing = FAR_SPARE_PINS;
     if (t->session->lost)
         return t->session->lost;
     if (err == FAR_ERR_BUSY && (err = wait_for_collection(t)) < 0)
@@ -212,6 +215,7 @@ static void record_stalled_epoch(far_task *t, uint64_t epoch, uint64_t since) {
 /* Adds the name of the stalled client to the message, because the user can do something about that client. */
 static int fail_naming_staller(far_task *t, const far_stalled_client *b) {
     char words[FAR_MESSAGE_BYTES], who[FAR_CLIENT_DESCRIPTION];
+    far_stalled_client_record(t, b);
     snprintf(words, sizeof(words), "%s", far_last_error());
     far_client_describe(t, b->id, b->generation, who);
     return far_fail(
