@@ -129,7 +129,7 @@ void far_stalled_client_record(far_task *t, const far_stalled_client *b) {
 }
 
 
-/* Returns whether one of these clients is recorded as stalled with the pin that it still has. Sets *b to that client. */
+/* Returns whether one of these clients, with this pin, is recorded as stalled. Sets *b to that client. */
 static bool find_known_client(far_task *t, const stall_search *s, far_stalled_client *b) {
     const uint64_t known = atomic_load_explicit(&far_task_pool(t)->epochs.stalled_client, memory_order_relaxed);
     for (unsigned i = 0; i < s->count; i++)
@@ -284,9 +284,10 @@ uint64_t far_stall_search_time(const far_task *t) {
 /* Evicts the client if that is allowed, and returns 0 then. Otherwise refuses the operation. */
 static int evict_or_refuse(far_task *t, const far_stalled_client *b) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
-    const uint64_t now = far_now(t) | 1, waited = now - waiting_since(t), stood = now - epoch_stands_since(t);
+    const uint64_t waits = waiting_since(t), stands = epoch_stands_since(t), since = waits > stands ? waits : stands,
+                   now = far_now(t) | 1;
     char name[FAR_CLIENT_DESCRIPTION];
-    if (far_stalled_client_may_be_evicted(t, b, waited < stood ? waited : stood) && far_stalled_client_evict(t, b) == 0)
+    if (far_stalled_client_may_be_evicted(t, b, now - since) && far_stalled_client_evict(t, b) == 0)
         return 0;
     if (t->session->lost)
         return t->session->lost;

@@ -210,3 +210,56 @@ static int retry_then_wait_for_request(far_task *t) {
 TEST(the_wait_for_acknowledgements_takes_the_rest_of_the_bound) {
     check_operations_are_refused_in_time(1, retry_then_wait_for_request);
 }
+
+
+/* ---- Operations without memory ---- */
+
+static int put_large(far_session *session, unsigned number) {
+    static const char value[2000];
+    char key[16];
+    snprintf(key, sizeof(key), "large %u", number);
+    return far_put(session, s.b.index, key, strlen(key), value, sizeof(value));
+}
+
+
+static void put_main(void *arg) {
+    waiter *w = arg;
+    uint64_t began = far_sim_now(s.world);
+    w->result = put_large(w->session, 10000 + (unsigned)(w - waiters));
+    w->took = far_sim_now(s.world) - began;
+    w->ended = true;
+}
+
+
+/* Many sessions wait in the line of the out-of-memory path, while a stalled client holds up the epoch. Only the first
+ * operation observes the client, for a tenth of the bound because of evict_after_ms. Fails without
+ * far_stalled_client_record in fail_naming_staller (out_of_memory.c). */
+TEST(observations_in_the_line_for_memory_do_not_add_up) {
+    unsigned count = 40;
+    stage_open(&s, "toy", "slots=16384", "limit=1000s,size=1M");
+    bound = far_stall_bound(s.b.pool->fabric);
+    s.b.pool->options.evict_after_ms = 3600000;
+    for (unsigned i = 0; put_large(s.b.session, i) != FAR_ERR_NO_MEMORY; i++)
+        ;
+    stage_start_main(&s.a, "holds", hold_main);
+    far_sim_run_for(s.world, bound / 100);
+    for (unsigned i = 0; i < count; i++) {
+        waiters[i] = (waiter){.session = s.b.session};
+        if (i > 0)
+            assert_int_equal(far_session_open(s.b.pool, &waiters[i].session), 0);
+    }
+    for (unsigned i = 0; i < count; i++)
+        world_start(s.b.pool, "puts", put_main, &waiters[i]);
+    far_sim_run_for(s.world, 6 * bound);
+    for (unsigned i = 0; i < count; i++) {
+        if (!waiters[i].ended || waiters[i].took > bound + bound / 10)
+            fail_msg("put %u of %u took %.3f bounds", i, count,
+                     waiters[i].ended ? (double)waiters[i].took / (double)bound : 6.0);
+        assert_int_equal(waiters[i].result, FAR_ERR_NO_MEMORY);
+    }
+    while (!s.a.ended)
+        far_sim_run_for(s.world, bound / 10);
+    for (unsigned i = 1; i < count; i++)
+        far_session_close(waiters[i].session);
+    stage_tear_down(&s);
+}

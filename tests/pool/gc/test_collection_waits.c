@@ -1,5 +1,5 @@
 /* Tests of the waits of collections and checks (pool/epoch/stalled.h). A collection is one task with many waits, and
- * its walk takes longer than the bound here, because each round trip takes a millisecond of virtual time. Live clients
+ * its walk takes longer than the bound here, because each round trip takes 40 ms of virtual time. Live clients
  * that hold pins for a while must not be evicted, and must not make the check fail. A collection of an operation without
  * memory ends in time if a client is stopped. */
 #include "fabric/sim/sim.h"
@@ -13,11 +13,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SLOW "limit=10000s,rtt_read=1ms,rtt_write=1ms,rtt_atomic=1ms"
+#define SLOW  "limit=10000s,rtt_read=40ms,rtt_write=40ms,rtt_atomic=40ms"
+#define SLOTS 65536u /* slots of the index; a walk of so many slots takes longer than the bound */
 
 static stage s;
 static uint64_t bound, took;
-static unsigned pins;
+static unsigned pins, refused;
 static uint64_t pin_lasts;
 static char error_of_a[FAR_MESSAGE_BYTES];
 
@@ -27,14 +28,13 @@ static uint64_t epoch_now(void) {
 }
 
 
-/* Opens the stage with an index whose walk takes longer than `bounds` times the bound. */
-static void open_slow_stage(unsigned evict_after_ms, const char *sim, unsigned buckets) {
+static void open_slow_stage(unsigned evict_after_ms, const char *sim, unsigned slots) {
     char options[32];
-    snprintf(options, sizeof(options), "slots=%u", buckets);
+    snprintf(options, sizeof(options), "slots=%u", slots);
     stage_open(&s, "toy", options, sim);
     bound = far_stall_bound(s.a.pool->fabric);
     s.a.pool->options.evict_after_ms = evict_after_ms;
-    for (unsigned i = 0; i < 400; i++) {
+    for (unsigned i = 0; i < 50; i++) {
         char key[16];
         snprintf(key, sizeof(key), "key %u", i);
         stage_write(&s.b, key, "value");
@@ -78,10 +78,10 @@ static void check_main(void *actor) {
 }
 
 
-/* A collection whose walk takes longer than half of the bound requests few epochs. Fails if far_stall_is_due does not
- * read has_waited. */
+/* The walk of a collection takes longer than half of the bound. The collection requests few epochs. Fails if
+ * far_stall_is_due does not read has_waited. */
 TEST(a_long_walk_requests_few_epochs) {
-    open_slow_stage(0, SLOW, 2000);
+    open_slow_stage(0, SLOW, SLOTS);
     uint64_t first = epoch_now();
     stage_start_main(&s.a, "collects", collect_main);
     stage_finish(&s.a);
@@ -129,22 +129,92 @@ static void run_beside_pins(uint64_t lasts, void (*run)(void *actor)) {
 /* B holds pins that are longer than evict_after_ms. The collection of A does not wait for them during its walk, so A
  * must not evict B. Fails if far_stall_is_due does not read has_waited. */
 TEST(a_long_walk_evicts_no_live_client) {
-    open_slow_stage(500, SLOW ",questions=on", 2000);
+    open_slow_stage(500, SLOW ",questions=on", SLOTS);
     assert_int_equal(bound, 20 * 500 * 1000000ull);
     run_beside_pins(bound / 10, collect_main);
 }
 
 
-/* B holds pins for a tenth of the bound each. Every wait of the check takes several of them, but the epoch advances all
- * the time. Fails if far_request_wait has a deadline for tasks with many waits. */
+/* B holds pins for a tenth of the bound each. Every wait of the check lasts for several pins, but the epoch
+ * advances all the time. Fails if far_request_wait has a deadline for tasks with many waits. */
 TEST(a_long_check_waits_for_live_clients) {
-    open_slow_stage(0, SLOW, 2000);
+    open_slow_stage(0, SLOW, SLOTS);
     run_beside_pins(bound / 10, check_main);
 }
 
 
 /* The same with pins for 0.4 times the bound, so that one wait for acknowledgements takes longer than the bound. */
 TEST(a_check_waits_as_long_as_the_epoch_advances) {
-    open_slow_stage(0, SLOW, 8);
+    open_slow_stage(0, SLOW, 64);
     run_beside_pins(bound * 2 / 5, check_main);
+}
+
+
+/* ---- A collection of an operation without memory ---- */
+
+static char large[2000];
+
+
+static int put_large(stage_actor *a) {
+    return far_put(a->session, a->index, "large", 5, large, sizeof(large));
+}
+
+
+static void put_large_main(void *actor) {
+    run_timed(actor, put_large);
+}
+
+
+/* Puts large values until the pool is full. */
+static void fill_pool(stage_actor *a) {
+    char key[16];
+    int err = 0;
+    for (unsigned i = 0; err == 0; i++) {
+        snprintf(key, sizeof(key), "large %u", i);
+        err = far_put(a->session, a->index, key, strlen(key), large, sizeof(large));
+    }
+    assert_int_equal(err, FAR_ERR_NO_MEMORY);
+}
+
+
+/* 1. A's put finds no memory, and A begins the walk of a collection. 2. B inserts a key and is stopped before its verb
+ * number `nth`. A's put ends within 1.1 times the bound. Returns false if B has ended before that verb. */
+static bool put_while_a_client_is_stopped(unsigned nth) {
+    stage_open(&s, "chime", "", "limit=1000s,size=1M");
+    bound = far_stall_bound(s.a.pool->fabric);
+    for (char key[2] = "a"; key[0] < 'k'; key[0]++)
+        stage_write(&s.b, key, "1");
+    stage_delete(&s.b, "d");
+    stage_delete(&s.b, "e");
+    stage_free_retired(&s);
+    fill_pool(&s.a);
+    memcpy(world_bytes(s.world, FAR_SUPER_LOSSES), &(uint64_t){world_word(s.world, FAR_SUPER_LOSSES) + 1}, 8);
+    stage_start_main(&s.a, "puts", put_large_main);
+    stage_stop_at(&s.a, (far_sim_match){.point = "collect:walk_indexes"});
+    stage_start(&s.b, FAR_OP_INSERT, "d", "2");
+    far_sim_stop_before(s.b.client, (far_sim_match){.nth = nth});
+    bool stopped = far_sim_run_client(s.b.client) == FAR_SIM_STOPPED;
+    far_sim_resume(s.a.client);
+    uint64_t began = far_sim_now(s.world);
+    while (!s.a.ended && far_sim_now(s.world) < began + 3 * bound)
+        far_sim_run_for(s.world, bound / 100);
+    if (!s.a.ended || took > bound + bound / 10)
+        fail_msg("the put does not end while the other client is stopped at verb %u", nth);
+    assert_true(s.a.result == FAR_ERR_NO_MEMORY || s.a.result == FAR_ERR_BUSY);
+    refused += s.a.result == FAR_ERR_BUSY;
+    if (stopped)
+        stage_finish(&s.b);
+    stage_tear_down(&s);
+    return stopped;
+}
+
+
+/* Fails if the collection runs with FAR_SPARE_PINS (collect_leaked in out_of_memory.c). */
+TEST(a_collection_of_an_operation_ends_while_a_client_is_stopped) {
+    unsigned nth = 1;
+    refused = 0;
+    while (put_while_a_client_is_stopped(nth))
+        nth++;
+    print_message("%u verbs, %u operations were refused\n", nth - 1, refused);
+    assert_true(refused > 0);
 }
