@@ -79,7 +79,7 @@ static void check_main(void *actor) {
 
 
 /* The walk of a collection takes longer than half of the bound. The collection requests few epochs. Fails if
- * far_stall_is_due does not read has_waited. */
+ * far_stall_check calls far_note_wait and far_request_wait does not set waits_since. */
 TEST(a_long_walk_requests_few_epochs) {
     open_slow_stage(0, SLOW, SLOTS);
     uint64_t first = epoch_now();
@@ -127,7 +127,7 @@ static void run_beside_pins(uint64_t lasts, void (*run)(void *actor)) {
 
 
 /* B holds pins that are longer than evict_after_ms. The collection of A does not wait for them during its walk, so A
- * must not evict B. Fails if far_stall_is_due does not read has_waited. */
+ * must not evict B. Fails like the test above. */
 TEST(a_long_walk_evicts_no_live_client) {
     open_slow_stage(500, SLOW ",questions=on", SLOTS);
     assert_int_equal(bound, 20 * 500 * 1000000ull);
