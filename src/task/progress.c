@@ -25,11 +25,11 @@ typedef struct own_word {
 } own_word;
 
 struct far_progress {
-    uint64_t epoch; /* the epoch of the pin that began the current period */
+    uint64_t epoch;    /* the epoch of the pin that began the current period */
     /* looked: in the current period the task has READ something; news: one of these READs returned something new */
     bool looked, news;
-    unsigned quiet; /* number of consecutive periods without a new observation */
-    far_addr last;  /* the address that was READ last, for the error message */
+    unsigned quiet;    /* number of consecutive periods without a new observation */
+    far_addr last; /* the address that was READ last, for the error message */
     own_word own[OWN_WORDS];
     unsigned own_next;
     unsigned seen_count;

@@ -7,10 +7,10 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "task/latch.h"
-#include "task/pin.h"
 #include "task/progress.h"
-#include "task/session_list.h"
+#include "task/pin.h"
 #include "task/task.h"
+#include "task/session_list.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -31,7 +31,7 @@ typedef struct far_batch_box {
 typedef enum { FAR_TASK_FREE, FAR_TASK_READY, FAR_TASK_RUNNING, FAR_TASK_WAITING } far_task_state;
 /* What a waiting task waits for. */
 typedef enum {
-    FAR_WAIT_WAITED, /* the task waits until its started batches have completed */
+    FAR_WAIT_WAITED,  /* the task waits until its started batches have completed */
     FAR_WAIT_ALL, /* the task waits until all its batches have completed, also those that were posted without waiting */
     FAR_WAIT_CONTROL, /* the task waits until the replies to its control messages have arrived */
     FAR_WAIT_WAKE     /* the task waits until another task or thread wakes it */
@@ -96,7 +96,7 @@ struct far_task {
     /* Message of the last failure of the task; a direct task uses the buffer of its thread instead. */
     char words[FAR_MESSAGE_BYTES];
 
-    far_wait_for waits_for; /* what the task waits for; valid while its state is FAR_TASK_WAITING */
+    far_wait_for waits_for;  /* what the task waits for; valid while its state is FAR_TASK_WAITING */
     /* deadline of the wait: at this time the task is woken if no other wake-up came before; FAR_TIME_NEVER: no
      * deadline */
     uint64_t wake_at;
@@ -108,7 +108,7 @@ struct far_task {
 
     /* set by index/common/rdwc.c while the task executes an operation on behalf of several tasks (RDWC) */
     struct far_rdwc_member *rdwc;
-    unsigned latched; /* number of used elements of `latches` */
+    unsigned latched;             /* number of used elements of `latches` */
     far_latch_hold latches[FAR_LATCHES_HELD_MAX];
 };
 
@@ -127,7 +127,7 @@ struct far_session {
     far_conn *conn;
     unsigned id, generation; /* identity of the client in the registry of the pool; id 0: not registered yet */
     int lost; /* FAR_ERR_FENCED after a verb of the session has failed; then every later verb fails too */
-    _Atomic(const char *) gone;     /* message of the fabric that says why the session is lost; NULL: unknown */
+    _Atomic(const char *) gone;   /* message of the fabric that says why the session is lost; NULL: unknown */
     char gone_text[FAR_REASON_MAX]; /* copy of that message if it belongs to the connection, which is freed earlier */
 
     atomic_int entered; /* 1 while a thread is inside: a thread of the user, or housekeeping */

@@ -16,7 +16,7 @@
 
 #define ROUNDS_MAX 8 /* largest number of rounds for one operation */
 /* a request for blocks that was observed at most this many epochs ago serves this handle too */
-#define JOIN_EPOCHS 4
+#define JOIN_EPOCHS      4
 
 
 void far_memory_note_freed(far_store *s) {
