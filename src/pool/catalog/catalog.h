@@ -1,7 +1,7 @@
-/* The catalog: the named indexes of a pool. The catalog object lists {record address, name hash, uid} of each index. A
- * record contains name, kind, options and secret of an index and the address of its root object; it is written before
- * the index is listed. A client that adds an index writes a longer catalog object and publishes it by a CAS of the
- * catalog word on node 0. A client that drops an index sets a flag in its entry.
+/* The catalog: the named indexes of a pool. A chain of catalog objects lists {record address, name hash, uid} of each
+ * index. A record contains name, kind, options and secret of an index and the address of its root object; it is written
+ * before the index is listed. A client that adds an index writes a longer chain and publishes it by a CAS of the catalog
+ * word on node 0. A client that drops an index sets a flag in its entry.
  *
  * A drop removes the index from the catalog at once, although handles may have it open. A handle reads the catalog word
  * together with each new epoch. If the catalog has changed, the handle looks which of its open indexes are not listed
