@@ -105,6 +105,7 @@ static int read_current_catalog(far_task *t, far_catalog_view *view) {
     /* loaded before the READ, because another task may learn of the first catalog object after the READ took effect */
     bool has_catalog = atomic_load_explicit(&pool->has_catalog, memory_order_acquire);
     int err = far_read_word(t, catalog_word(), &view->word);
+    far_point(t, "catalog:word_read");
     const far_addr first = far_catalog_word_addr(view->word);
     if (err == 0 && first != 0)
         atomic_store_explicit(&pool->has_catalog, true, memory_order_release);

@@ -318,6 +318,41 @@ TEST(a_creator_that_read_the_old_list_does_not_restore_a_dropped_index) {
 }
 
 
+static int count_index(void *ctx, const char *name, const char *kind) {
+    (void)ctx, (void)name, (void)kind;
+    return 0;
+}
+
+
+static void list_all(void *arg) {
+    actor *a = arg;
+    a->result = far_index_list(a->session, count_index, NULL);
+}
+
+
+/* 1. A client reads the catalog word, which is 0, and stops. 2. Another session of its handle creates the first index
+ * and reads the catalog. 3. The client continues and finds no index. Fails if read_current_catalog loads has_catalog after the READ: the catalog
+ * is then reported as damaged. */
+TEST(a_list_during_the_first_creation_is_empty) {
+    stage s;
+    far_session *other;
+    far_index *index;
+    set_up(&s, 1, "none");
+    actor *a = &s.actors[0];
+    assert_int_equal(far_session_open(a->pool, &other), 0);
+    start_actor(a, "lister", list_all);
+    world_stop_at(a->client, (far_sim_match){.point = "catalog:word_read"});
+    assert_int_equal(far_index_create(other, "x", "toy", "slots=4", &index), 0);
+    far_index_close(index);
+    assert_int_equal(far_index_list(other, count_index, NULL), 1);
+    world_finish(a->client);
+    assert_int_equal(a->result, 0);
+    assert_int_equal(far_index_list(a->session, count_index, NULL), 1);
+    far_session_close(other);
+    tear_down(&s);
+}
+
+
 /* Client A is stopped with a pin. B's first check waits for A, gives up and names it. The loss counter then makes a
  * handle start a collection, which waits for A as well. B's second check waits for that collection, and must name A
  * too. */
