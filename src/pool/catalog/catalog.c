@@ -400,6 +400,7 @@ int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind
     int err = check_name_is_free(t, name, &view);
     if (err < 0)
         return err;
+    const uint64_t pin = t->pin.epoch;
     far_index *made = far_index_new(far_task_pool(t), kind, name, 0);
     if (!made)
         return far_fail(FAR_ERR_NO_MEMORY, "not enough local memory to create an index");
@@ -413,6 +414,9 @@ int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind
         opened = true;
         if ((err = write_record(t, made)) >= 0)
             err = publish_index(t, made);
+        /* far_catalog_observe relies on this: README.md, "How handles learn of a drop" */
+        assert(err < 0 || t->pin.epoch == pin);
+        (void)pin;
     }
     if (err == FAR_ERR_DROPPED) /* another client has dropped the index since it was published */
         err = 0;

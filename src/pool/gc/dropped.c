@@ -7,8 +7,9 @@
  *
  * An index that is being created is not listed either. But its slabs are in blocks of the handle that creates it, which
  * has the index open and does not release these blocks (pool/alloc/exchange.c). So if a handle has slabs of an index
- * that is not listed, and that is not open in this handle or known to be dropped, the index is dropped for good. These indexes are determined before
- * the request is published, because other handles may still hold objects of an index that is dropped later. */
+ * that is not listed, and that is not open in this handle or known to be dropped, the index is dropped for good. These
+ * indexes are determined before the request is published, because other handles may still hold objects of an index that
+ * is dropped later. */
 #include "base/error.h"
 #include "pool/alloc/store.h"
 #include "pool/catalog/layout.h"
@@ -61,8 +62,7 @@ static bool contains_uid(const far_items *uids, uint32_t uid) {
 static void find_dropped_uids(const far_store *s, const far_catalog_view *view, far_items *gone_uids) {
     for (const far_slab *slab = far_slab_next(s, NULL); slab; slab = far_slab_next(s, slab)) {
         const far_class *c = slab->class;
-        if (far_class_index_is_gone(c) && !contains_uid(gone_uids, c->uid) &&
-            !far_catalog_find_uid(view, c->uid))
+        if (far_class_index_is_gone(c) && !contains_uid(gone_uids, c->uid) && !far_catalog_find_uid(view, c->uid))
             /* if there is no local memory for an entry, the next call finds this index again */
             far_items_add(gone_uids, c->uid);
     }

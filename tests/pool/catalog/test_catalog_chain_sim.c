@@ -1,8 +1,8 @@
 /* Tests of a catalog of two objects in the simulator: clients drop an index of each object and create one at the same
  * time, while another client opens one of the dropped indexes. */
+#include "../support/world.h"
 #include "pool/catalog/layout.h"
 #include "test.h"
-#include "../support/world.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Tests of the catalog in the simulator: races of clients that open, create and drop an index over random schedules,
  * named interleavings, and failures at every verb. */
-#include "test.h"
 #include "../support/world.h"
+#include "test.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NODES_MAX = 4, ACTORS_MAX = 2 * NODES_MAX, SESSIONS = 3, INDEXES = 3, FLIGHT = 4, VALUE_MAX = 60000 };
+enum { NODES_MAX = 4, ACTORS_MAX = 2 * NODES_MAX, SESSIONS = 3, INDEXES = 3, FLIGHT = 4 };
+enum { VALUE_MAX = 20000 }; /* a few such pairs fit into one bucket of a toy index, which is at most a block */
 
 typedef struct story story;
 
@@ -359,7 +360,7 @@ static bool is_listed(story *s, uint32_t uid) {
 
 typedef struct tables { /* summary of the allocator's tables */
     uint64_t ends;      /* bytes of slabs after their last object */
-    unsigned gone; /* number of slabs that belong to indexes that are not listed */
+    unsigned gone;      /* number of slabs that belong to indexes that are not listed */
 } tables;
 
 
@@ -404,8 +405,8 @@ static void run_until_ended(story *s, const char *when) {
 /* Waits until no collection is requested any more, so that background collections have found all leaked memory. `when`
  * is a text for the report. */
 static void wait_for_sweeps(story *s, const char *when) {
-    for (unsigned i = 0; i < 500 && world_word(s->world, FAR_SUPER_LOSSES) != world_word(s->world, FAR_SUPER_LOSSES_COLLECTED);
-         i++)
+    for (unsigned i = 0;
+         i < 500 && world_word(s->world, FAR_SUPER_LOSSES) != world_word(s->world, FAR_SUPER_LOSSES_COLLECTED); i++)
         far_sim_sleep(s->world, 20000000);
     if (world_word(s->world, FAR_SUPER_LOSSES) != world_word(s->world, FAR_SUPER_LOSSES_COLLECTED))
         record_problem(s, "%s: %llu losses were counted, but only %llu were collected", when,
