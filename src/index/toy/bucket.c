@@ -68,8 +68,6 @@ static void append_pair(toy_bucket *bucket, far_bytes key, far_bytes value) {
 int toy_rebuild(far_task *t, const toy_bucket *old, far_bytes key, const far_bytes *value, toy_bucket **made) {
     uint64_t most =
         (old ? old->bytes : sizeof(*old)) + (value ? toy_pair_bytes(key.length, value->length) : 0) + FAR_GRANULE;
-    if (most > TOY_BUCKET_MAX || most > far_object_bytes_max(far_task_pool(t)))
-        return far_fail(FAR_ERR_NO_MEMORY, "a bucket is full: the index needs more slots");
     toy_bucket *bucket = far_scratch(t, most);
     if (!bucket)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a bucket");
@@ -89,6 +87,8 @@ int toy_rebuild(far_task *t, const toy_bucket *old, far_bytes key, const far_byt
     if (!placed)
         append_pair(bucket, key, *value);
     uint32_t bytes = (uint32_t)toy_round(bucket->bytes, FAR_GRANULE);
+    if (bytes > TOY_BUCKET_MAX || bytes > far_object_bytes_max(far_task_pool(t)))
+        return far_fail(FAR_ERR_NO_MEMORY, "a bucket is full: the index needs more slots");
     memset((char *)bucket + bucket->bytes, 0, bytes - bucket->bytes);
     bucket->bytes = bytes;
     *made = bucket->count ? bucket : NULL;

@@ -105,6 +105,8 @@ TEST(memory_freed_after_the_first_attempt_is_found) {
     open_small_pool(&r, 420, 2, 2, 0, "1500K");
     actor *needy = &r.actors[0], *other = &r.actors[1];
     put_now(other, "first", 1);
+    world_await_status_record(r.world, needy->pool);
+    world_await_status_record(r.world, other->pool);
     assert_true(fill(needy, "a", SMALL) > 300);
     fill(needy, "b", 1);
     for (unsigned i = 0; i < 4; i++)

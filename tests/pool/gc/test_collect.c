@@ -12,6 +12,8 @@ TEST(unlinked_objects_are_counted_then_freed) {
     actor *a = &r.actors[0], *b = &r.actors[1];
     a->steps = 30;
     work(a);
+    for (unsigned i = 0; i < 3; i++)
+        world_await_status_record(r.world, r.actors[i].pool);
     uint64_t used = used_bytes(b);
     assert_int_equal(call(a, leak, a), 0);
     uint32_t number = request_now(&r).number;
