@@ -100,6 +100,7 @@ static int collect_leaked(far_task *t) {
     if (err <= 0)
         return err;
     far_point(t, "out_of_memory:collect");
+    t->pin_sparing = FAR_SPARE_NO_PIN; /* the walk ends if a client is stopped while it holds a lock */
     err = far_collect(t, FAR_COLLECT_OUT_OF_MEMORY, &result);
     t->pin_sparing = FAR_SPARE_PINS;
     if (t->session->lost)
