@@ -1,0 +1,66 @@
+/* Headroom: the last blocks of each memory node, which inserts leave free, so that updates, deletes and structure changes
+ * that have begun find memory in a full pool. This file owns far_store.headroom and far_store.is_scarce.
+ *
+ * An insert may take an object only if the memory that is left on the node is at least as large as the headroom. The
+ * handle adds up the free blocks that its last search of the block table found, the free pages of its own blocks, and
+ * its free objects of the class. Pages and objects count because an update that takes a block of the headroom needs only
+ * a part of it, and retires an object of the same class. The handle then refuses its own inserts until the sum is large
+ * enough again. So inserts do not use up the headroom object by object, and they succeed again after deletes, although
+ * deletes rarely make whole blocks free. */
+#include "pool/alloc/store.h"
+
+#include <stdlib.h>
+
+#define HEADROOM_SHARE 64u /* the headroom of a node is its number of blocks divided by this, plus one block */
+
+
+far_headroom *far_headroom_new(const far_geometry *g) {
+    far_headroom *all = calloc(g->nodes, sizeof(*all));
+    for (unsigned n = 0; all && n < g->nodes; n++) {
+        all[n].blocks = (uint32_t)g->node[n].blocks / HEADROOM_SHARE + 1;
+        all[n].free_blocks = (uint32_t)g->node[n].blocks;
+    }
+    return all;
+}
+
+
+void far_headroom_set_free_blocks(far_store *s, unsigned node, uint32_t count) {
+    bool scarce = false;
+    s->headroom[node].free_blocks = count;
+    for (unsigned n = 0; n < s->pool->geometry.nodes; n++)
+        scarce |= s->headroom[n].free_blocks <= s->headroom[n].blocks;
+    atomic_store_explicit(&s->is_scarce, scarce, memory_order_relaxed);
+}
+
+
+void far_headroom_count_taken(far_store *s, unsigned node, uint32_t count) {
+    uint32_t known = s->headroom[node].free_blocks;
+    far_headroom_set_free_blocks(s, node, known > count ? known - count : 0);
+}
+
+
+bool far_headroom_spares_object(far_memory *m, far_class *class, unsigned node) {
+    const far_store *s = m->store;
+    const far_geometry *g = &s->pool->geometry;
+    const far_headroom *h = &s->headroom[node];
+    const far_class_on_node *shelf = &class->on_node[node];
+    if (h->free_blocks > h->blocks)
+        return true;
+    const far_bin *bin = class->is_large ? NULL : far_bin_of_class(m, class);
+    uint64_t objects = shelf->stored + shelf->remote.count + (bin ? bin->magazine[node].count : 0);
+    uint64_t left = h->free_blocks * g->block_bytes + h->free_pages * g->page_bytes + objects * class->size;
+    return left >= h->blocks * g->block_bytes + class->footprint;
+}
+
+
+bool far_task_may_take(far_task *t, far_class *class, unsigned node) {
+    far_memory *m = far_memory_of(t);
+    if (t->uses_headroom || !atomic_load_explicit(&m->store->is_scarce, memory_order_relaxed))
+        return true;
+    far_mutex_lock(&m->lock);
+    pthread_mutex_lock(&m->store->lock);
+    bool may = far_headroom_spares_object(m, class, node);
+    pthread_mutex_unlock(&m->store->lock);
+    far_mutex_unlock(&m->lock);
+    return may;
+}
