@@ -183,6 +183,29 @@ void far_store_search_again(far_task *t) {
 }
 
 
+static int count_free_block(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
+    (void)t;
+    ((uint32_t *)ctx)[id.node] += far_block_is_free(entry[0]);
+    return 0;
+}
+
+
+/* Returns 1 if the task may take blocks for a large object on the node, 0 if not. If not, the free blocks are counted
+ * first, because the search for a large object does not count them. */
+static int count_before_taking(far_task *t, far_class *class, unsigned node) {
+    far_store *s = far_store_of(t);
+    uint32_t counts[FAR_NODES_MAX] = {0};
+    if (far_task_may_take(t, class, node))
+        return 1;
+    int err = far_blocks_each(t, count_free_block, counts);
+    pthread_mutex_lock(&s->lock);
+    for (unsigned n = 0; n < s->pool->geometry.nodes && err == 0; n++)
+        far_headroom_set_free_blocks(s, n, counts[n]);
+    pthread_mutex_unlock(&s->lock);
+    return err < 0 ? err : far_task_may_take(t, class, node);
+}
+
+
 static int take_large_object(far_task *t, far_class *class, unsigned node, bool must, uint64_t *item) {
     far_pool *pool = far_task_pool(t);
     far_store *s = pool->store;
@@ -197,7 +220,7 @@ static int take_large_object(far_task *t, far_class *class, unsigned node, bool 
         for (unsigned i = 0; i < (must ? 1 : nodes) && result == 0; i++) {
             far_block_id head;
             bool used = true;
-            if (!far_task_may_take(t, class, (first + i) % nodes))
+            if ((result = count_before_taking(t, class, (first + i) % nodes)) <= 0)
                 continue;
             result = far_large_take(t, (first + i) % nodes, &run, s->collection, &head, &used);
             if (result == 1) {

@@ -113,8 +113,15 @@ static int read_whether_superseded(far_task *t, uint32_t number) {
 }
 
 
-/* Requests blocks and waits for all acknowledgements. Returns 1 if the request was made by another handle or was
- * superseded, so that perhaps not all handles have given everything that they hold now; otherwise 0 or an error. */
+/* The result of a request for blocks. */
+typedef enum {
+    ACKNOWLEDGED, /* all handles have given everything that they held free when this task made the request */
+    SHARED, /* the request was made by another handle or superseded, so perhaps not all handles have done so */
+    LATE    /* a handle did not acknowledge the request in time */
+} request_result;
+
+
+/* Requests blocks and waits for all acknowledgements. Returns a request_result or an error. */
 static int request_and_wait_for_blocks(far_task *t, bool may_join) {
     block_request r = {.may_join = may_join};
     far_request made;
@@ -126,13 +133,11 @@ static int request_and_wait_for_blocks(far_task *t, bool may_join) {
         err = far_request_change(t, set_release_request, &r, &made);
     if (err >= 0)
         err = far_request_wait(t, r.number, STALL_TICKS * far_tick(far_task_fabric(t)));
-    /* a request that was not acknowledged in time is not repeated */
-    int shared = err == 0 ? read_whether_superseded(t, r.number) : 0;
-    if (shared == 0 && err == 0)
-        shared = r.joined;
+    int superseded = err == 0 ? read_whether_superseded(t, r.number) : 0;
+    request_result result = err == 1 ? LATE : superseded > 0 || r.joined ? SHARED : ACKNOWLEDGED;
     if (err >= 0)
-        err = shared < 0 ? shared : do_housekeeping_and_pause(t);
-    return err < 0 ? err : shared;
+        err = superseded < 0 ? superseded : do_housekeeping_and_pause(t);
+    return err < 0 ? err : (int)result;
 }
 
 
@@ -165,15 +170,6 @@ static int check_refused(far_task *t) {
         return 0;
     int err = read_bytes_of_handles(t, &bytes);
     return err < 0 ? err : bytes <= s->refused_bytes;
-}
-
-
-/* Records that a search for memory failed, for check_refused. */
-static int record_refusal(far_task *t) {
-    far_store *s = far_store_of(t);
-    int err = read_bytes_of_handles(t, &s->refused_bytes);
-    s->refused_epoch = err < 0 ? 0 : far_epoch_known(t);
-    return err;
 }
 
 
@@ -217,16 +213,19 @@ static int fail_naming_staller(far_task *t, const far_stalled_client *b) {
 static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
     far_store *s = far_store_of(t);
     /* the epoch at the beginning of the last round, and the time at which the epoch last advanced */
-    uint64_t epoch = 0, since = 0;
-    int shared = 1;
+    uint64_t epoch = 0, since = 0, bytes = 0;
+    int result = SHARED;
     assert(far_latch_is_held(t, FAR_LATCH_OUT_OF_MEMORY));
-    for (unsigned round = 0; shared > 0 && round <= SHARED_ROUNDS; round++) {
+    s->refused_epoch = 0;
+    for (unsigned round = 0; result == SHARED && round <= SHARED_ROUNDS; round++) {
         if (far_epoch_known(t) != epoch)
             since = far_now(t);
         epoch = far_epoch_known(t);
-        if ((shared = request_and_wait_for_blocks(t, round == 0)) < 0)
-            return shared;
-        int err = collect_leaked(t);
+        int err = read_bytes_of_handles(t, &bytes);
+        if (err == 0)
+            err = result = request_and_wait_for_blocks(t, round == 0);
+        if (err >= 0)
+            err = collect_leaked(t);
         if (err < 0)
             return err;
         far_store_search_again(t);
@@ -235,15 +234,16 @@ static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), voi
         t->background = background;
         err = run(t, arg);
         t->background = true;
-        if (err != FAR_ERR_NO_MEMORY) {
-            s->refused_epoch = 0;
+        if (err != FAR_ERR_NO_MEMORY)
             return err;
-        }
         abandon_attempt(t);
     }
     record_stalled_epoch(t, epoch, since);
-    int err = record_refusal(t);
-    return err < 0 ? err : FAR_ERR_NO_MEMORY;
+    if (result == ACKNOWLEDGED) {
+        s->refused_epoch = far_epoch_known(t);
+        s->refused_bytes = bytes;
+    }
+    return FAR_ERR_NO_MEMORY;
 }
 
 

@@ -276,8 +276,8 @@ typedef struct far_store {
     uint64_t marks_max;     /* most bytes of local memory for mark bitmaps; a larger pool is collected in parts */
 
     /* Out-of-memory path (out_of_memory.c); written by the task that holds FAR_LATCH_OUT_OF_MEMORY. */
-    uint64_t refused_epoch; /* epoch in which the last search for memory failed; 0 if it succeeded */
-    uint64_t refused_bytes; /* bytes that all handles held free or retired at that time */
+    uint64_t refused_epoch; /* epoch in which the last search for memory failed; 0 if it succeeded or was incomplete */
+    uint64_t refused_bytes; /* bytes that all handles held free or retired when that search began */
     uint64_t stalled_epoch;  /* the epoch that another client prevented from advancing when no memory was found */
     uint64_t stalled_since;  /* time since which stalled_epoch has not advanced */
 } far_store;

@@ -23,12 +23,13 @@ static int fill_node(far_task *t, void *arg) {
     far_object object;
     const fullness *full = arg;
     int err = far_pin_take(t);
-    t->swaps = true; /* The test also allocates the last free object, which is reserved for updates. */
+    t->uses_headroom = true;
     while (err == 0)
         err = far_alloc(t, NULL, 5, FILL, full->node, FAR_ALLOC_ON_NODE, &object);
     if (err == FAR_ERR_NO_MEMORY)
         for (err = 0; err == 0;)
             err = far_alloc(t, a->index, full->type, full->bytes, full->node, FAR_ALLOC_ON_NODE, &object);
+    t->uses_headroom = false;
     far_pin_drop(t);
     return err;
 }
