@@ -1,8 +1,8 @@
 /* Headroom: the last blocks of each memory node, which inserts leave free, so that updates, deletes and structure changes
  * that have begun find memory in a full pool. This file owns far_store.headroom and far_store.is_scarce.
  *
- * An insert may take an object only if the memory that is left on the node is at least as large as the headroom. The
- * handle adds up the free blocks that its last search of the block table found, the free pages of its own blocks, and
+ * An insert may take an object only if the memory that is left on the node, and on all nodes together, is at least as
+ * large as the headroom. The handle adds up the free blocks that its last search of the block table found, the free pages of its own blocks, and
  * its free objects of the class. Pages and objects count because an update that takes a block of the headroom needs only
  * a part of it, and retires an object of the same class. The handle then refuses its own inserts until the sum is large
  * enough again. So inserts do not use up the headroom object by object, and they succeed again after deletes, although
@@ -39,17 +39,28 @@ void far_headroom_count_taken(far_store *s, unsigned node, uint32_t count) {
 }
 
 
-bool far_headroom_spares_object(far_memory *m, far_class *class, unsigned node) {
-    const far_store *s = m->store;
-    const far_geometry *g = &s->pool->geometry;
-    const far_headroom *h = &s->headroom[node];
+/* Returns how many bytes the class can still get on the node beyond the headroom; negative if a part of the headroom is
+ * missing. */
+static int64_t count_bytes_beyond_headroom(far_memory *m, const far_class *class, const far_bin *bin, unsigned node) {
+    const far_geometry *g = &m->store->pool->geometry;
+    const far_headroom *h = &m->store->headroom[node];
     const far_class_on_node *shelf = &class->on_node[node];
-    if (h->free_blocks > h->blocks)
-        return true;
-    const far_bin *bin = class->is_large ? NULL : far_bin_of_class(m, class);
     uint64_t objects = shelf->stored + shelf->remote.count + (bin ? bin->magazine[node].count : 0);
     uint64_t left = h->free_blocks * g->block_bytes + h->free_pages * g->page_bytes + objects * class->size;
-    return left >= h->blocks * g->block_bytes + class->footprint;
+    return (int64_t)left - (int64_t)(h->blocks * g->block_bytes);
+}
+
+
+/* An update may take its new object on another node than the one of its old object. Therefore all nodes together must
+ * have enough memory, too. Otherwise inserts could take the memory that updates move from one node to another. */
+bool far_headroom_spares_object(far_memory *m, far_class *class, unsigned node) {
+    const far_bin *bin = class->is_large ? NULL : far_bin_of_class(m, class);
+    int64_t size = (int64_t)class->footprint, all = 0;
+    if (count_bytes_beyond_headroom(m, class, bin, node) < size)
+        return false;
+    for (unsigned n = 0; n < m->store->pool->geometry.nodes; n++)
+        all += count_bytes_beyond_headroom(m, class, bin, n);
+    return all >= size;
 }
 
 

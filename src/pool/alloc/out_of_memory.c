@@ -153,23 +153,25 @@ static void abandon_attempt(far_task *t) {
 
 /* ---- Refusals ---- */
 
-static int read_bytes_of_handles(far_task *t, uint64_t *bytes) {
+/* Reads how much memory all handles hold free or retired, and the loss counter. */
+static int read_prospect(far_task *t, far_prospect *p) {
     far_handle_usage sum;
     int err = far_handle_usage_sum(t, &sum);
-    *bytes = err < 0 ? 0 : sum.free_bytes + sum.retired_bytes;
-    return err;
+    p->bytes = err < 0 ? 0 : sum.free_bytes + sum.retired_bytes;
+    return err < 0 ? err : far_read_word(t, far_addr_make(0, FAR_SUPER_LOSSES), &p->losses);
 }
 
 
-/* Returns 1 if a search for memory would fail like the last one: since then the handles have not gained free or retired
- * memory, which a delete adds and an update does not. An operation that may use the headroom searches nevertheless. */
+/* Returns 1 if a search for memory would fail like the last one: since then no memory has leaked, and the handles have
+ * not gained free or retired memory, which a delete adds and an update does not. Other handles publish at their next
+ * tick what they gained. An operation that may use the headroom searches nevertheless. */
 static int check_refused(far_task *t) {
     const far_store *s = far_store_of(t);
-    uint64_t bytes;
+    far_prospect now;
     if (t->missed_headroom || s->refused_epoch == 0 || far_epoch_known(t) - s->refused_epoch >= REFUSED_EPOCHS)
         return 0;
-    int err = read_bytes_of_handles(t, &bytes);
-    return err < 0 ? err : bytes <= s->refused_bytes;
+    int err = read_prospect(t, &now);
+    return err < 0 ? err : now.bytes <= s->refused.bytes && now.losses == s->refused.losses;
 }
 
 
@@ -213,7 +215,8 @@ static int fail_naming_staller(far_task *t, const far_stalled_client *b) {
 static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
     far_store *s = far_store_of(t);
     /* the epoch at the beginning of the last round, and the time at which the epoch last advanced */
-    uint64_t epoch = 0, since = 0, bytes = 0;
+    uint64_t epoch = 0, since = 0;
+    far_prospect before = {0};
     int result = SHARED;
     assert(far_latch_is_held(t, FAR_LATCH_OUT_OF_MEMORY));
     s->refused_epoch = 0;
@@ -221,7 +224,7 @@ static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), voi
         if (far_epoch_known(t) != epoch)
             since = far_now(t);
         epoch = far_epoch_known(t);
-        int err = read_bytes_of_handles(t, &bytes);
+        int err = read_prospect(t, &before);
         if (err == 0)
             err = result = request_and_wait_for_blocks(t, round == 0);
         if (err >= 0)
@@ -241,7 +244,7 @@ static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), voi
     record_stalled_epoch(t, epoch, since);
     if (result == ACKNOWLEDGED) {
         s->refused_epoch = far_epoch_known(t);
-        s->refused_bytes = bytes;
+        s->refused = before;
     }
     return FAR_ERR_NO_MEMORY;
 }

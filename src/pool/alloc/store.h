@@ -195,6 +195,12 @@ typedef struct far_headroom {
     uint64_t free_pages;  /* number of free pages in own blocks */
 } far_headroom;
 
+/* Amounts that grow when a search for memory may succeed that failed before (out_of_memory.c). */
+typedef struct far_prospect {
+    uint64_t bytes;  /* bytes that all handles hold free or retired */
+    uint64_t losses; /* the loss counter */
+} far_prospect;
+
 /* Copies of words of the superblock, as a tick of this handle last read them. Read without a lock. */
 typedef struct far_superblock_copy {
     _Atomic uint64_t done, wanted, swept, catalog, uids;
@@ -277,7 +283,7 @@ typedef struct far_store {
 
     /* Out-of-memory path (out_of_memory.c); written by the task that holds FAR_LATCH_OUT_OF_MEMORY. */
     uint64_t refused_epoch; /* epoch in which the last search for memory failed; 0 if it succeeded or was incomplete */
-    uint64_t refused_bytes; /* bytes that all handles held free or retired when that search began */
+    far_prospect refused;   /* the prospect of free memory when that search began */
     uint64_t stalled_epoch;  /* the epoch that another client prevented from advancing when no memory was found */
     uint64_t stalled_since;  /* time since which stalled_epoch has not advanced */
 } far_store;
