@@ -124,6 +124,19 @@ TEST(inserts_leave_the_last_leaf_for_updates) {
 }
 
 
+/* An insert may find no memory for a larger node, while there still is memory for a value. This function inserts keys
+ * until many inserts in a row, which belong to different nodes, have found no memory. */
+static void use_rest_of_pool(full *f) {
+    char key[SCENE_KEY_BYTES], value[2048];
+    for (unsigned i = 0, in_vain = 0; in_vain < 100; i++) {
+        size_t key_bytes = (size_t)snprintf(key, sizeof(key), "%u rest", i * 7919 % 100000);
+        int err = far_insert(f->session, f->index, key, key_bytes, value, make_value(f, i, 0, value));
+        assert_true(err == FAR_OK || err == FAR_ERR_NO_MEMORY);
+        in_vain = err == FAR_OK ? 0 : in_vain + 1;
+    }
+}
+
+
 enum { ABREAST = 32, ALL = 4000 };
 
 /* Keeps updates and puts of one absent key in flight until ALL operations have ended. */
@@ -159,6 +172,7 @@ TEST_FUNCTION(writes_in_flight_are_refused_in_a_full_pool) {
     assert_int_equal(far_session_open(f.pool, &f.session), 0);
     assert_int_equal(far_index_create(f.session, "index", *state, NULL, &f.index), 0);
     fill_pool(&f);
+    use_rest_of_pool(&f);
     write_an_absent_key(&f);
     far_index_close(f.index);
     far_session_close(f.session);

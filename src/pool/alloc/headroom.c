@@ -2,8 +2,8 @@
  * that have begun find memory in a full pool. This file owns far_store.headroom and far_store.is_scarce.
  *
  * An insert may take an object only if the memory that is left on the node, and on all nodes together, is at least as
- * large as the headroom. The handle adds up the free blocks that its last search of the block table found, the free pages of its own blocks, and
- * its free objects of the class. Pages and objects count because an update that takes a block of the headroom needs only
+ * large as the headroom. The handle adds up the free blocks that its last search of the block table found, the free pages of its own blocks of
+ * which it can make slabs of the class, and its free objects of the class. Pages and objects count because an update that takes a block of the headroom needs only
  * a part of it, and retires an object of the same class. The handle then refuses its own inserts until the sum is large
  * enough again. So inserts do not use up the headroom object by object, and they succeed again after deletes, although
  * deletes rarely make whole blocks free. */
@@ -19,8 +19,17 @@ far_headroom *far_headroom_new(const far_geometry *g) {
     for (unsigned n = 0; all && n < g->nodes; n++) {
         all[n].blocks = (uint32_t)g->node[n].blocks / HEADROOM_SHARE + 1;
         all[n].free_blocks = (uint32_t)g->node[n].blocks;
+        all[n].page_changes = 1;
     }
     return all;
+}
+
+
+void far_headroom_count_pages(far_store *s, unsigned node, uint64_t before, uint64_t after) {
+    far_headroom *h = &s->headroom[node];
+    h->free_pages += (uint64_t)__builtin_popcountll(after);
+    h->free_pages -= (uint64_t)__builtin_popcountll(before);
+    h->page_changes++;
 }
 
 
@@ -39,14 +48,44 @@ void far_headroom_count_taken(far_store *s, unsigned node, uint32_t count) {
 }
 
 
+/* Returns how many of the block's free pages slabs of `least` pages can use. */
+static uint64_t count_usable_pages(uint64_t free_pages, unsigned least) {
+    uint64_t count = 0;
+    while (free_pages != 0) {
+        free_pages >>= __builtin_ctzll(free_pages);
+        unsigned hole = ~free_pages == 0 ? FAR_BLOCK_PAGES : (unsigned)__builtin_ctzll(~free_pages);
+        count += hole / least * least;
+        free_pages = hole == FAR_BLOCK_PAGES ? 0 : free_pages >> hole;
+    }
+    return count;
+}
+
+
+/* Returns the number of free pages in own blocks of which slabs of the class can be made. They are counted again only
+ * after a change of the free pages. */
+static uint64_t find_usable_pages(far_store *s, far_class *class, unsigned node) {
+    far_class_on_node *shelf = &class->on_node[node];
+    if (class->is_large || shelf->pages_counted == s->headroom[node].page_changes)
+        return shelf->usable_pages;
+    unsigned least = far_slab_pages(s->pool->geometry.page_bytes, class->size);
+    shelf->usable_pages = 0;
+    shelf->pages_counted = s->headroom[node].page_changes;
+    for (const far_owned_block *b = s->blocks[0]; b; b = b->next)
+        if (b->id.node == node)
+            shelf->usable_pages += count_usable_pages(b->free_pages, least);
+    return shelf->usable_pages;
+}
+
+
 /* Returns how many bytes the class can still get on the node beyond the headroom; negative if a part of the headroom is
  * missing. */
-static int64_t count_bytes_beyond_headroom(far_memory *m, const far_class *class, const far_bin *bin, unsigned node) {
+static int64_t count_bytes_beyond_headroom(far_memory *m, far_class *class, const far_bin *bin, unsigned node) {
     const far_geometry *g = &m->store->pool->geometry;
     const far_headroom *h = &m->store->headroom[node];
     const far_class_on_node *shelf = &class->on_node[node];
     uint64_t objects = shelf->stored + shelf->remote.count + (bin ? bin->magazine[node].count : 0);
-    uint64_t left = h->free_blocks * g->block_bytes + h->free_pages * g->page_bytes + objects * class->size;
+    uint64_t left = h->free_blocks * g->block_bytes +
+                    find_usable_pages(m->store, class, node) * g->page_bytes + objects * class->size;
     return (int64_t)left - (int64_t)(h->blocks * g->block_bytes);
 }
 

@@ -153,11 +153,18 @@ static void abandon_attempt(far_task *t) {
 
 /* ---- Refusals ---- */
 
-/* Reads how much memory all handles hold free or retired, and the loss counter. */
+/* Reads how much memory all handles hold free or retired, and the loss counter. Free pages of this handle count too,
+ * because the amount must not grow when an update makes a slab of them. */
 static int read_prospect(far_task *t, far_prospect *p) {
-    far_handle_usage sum;
+    far_store *s = far_store_of(t);
+    far_handle_usage sum = {0};
+    uint64_t pages = 0;
     int err = far_handle_usage_sum(t, &sum);
-    p->bytes = err < 0 ? 0 : sum.free_bytes + sum.retired_bytes;
+    pthread_mutex_lock(&s->lock);
+    for (unsigned n = 0; n < s->pool->geometry.nodes; n++)
+        pages += s->headroom[n].free_pages;
+    pthread_mutex_unlock(&s->lock);
+    p->bytes = sum.free_bytes + sum.retired_bytes + pages * s->pool->geometry.page_bytes;
     return err < 0 ? err : far_read_word(t, far_addr_make(0, FAR_SUPER_LOSSES), &p->losses);
 }
 

@@ -119,9 +119,7 @@ static __attribute__((unused)) bool free_pages_have_no_slab(const far_owned_bloc
 void far_owned_block_set_free_pages(far_store *s, far_owned_block *b, uint64_t free_pages) {
     assert(free_pages_have_no_slab(b, free_pages));
     bool moves = (b->free_pages == 0) != (free_pages == 0);
-    far_headroom *h = &s->headroom[b->id.node];
-    h->free_pages += (uint64_t)__builtin_popcountll(free_pages);
-    h->free_pages -= (uint64_t)__builtin_popcountll(b->free_pages);
+    far_headroom_count_pages(s, b->id.node, b->free_pages, free_pages);
     b->free_pages = free_pages;
     if (moves) {
         unlink_block(b);
@@ -148,7 +146,7 @@ far_owned_block *far_owned_block_add(far_store *s, far_block_id id, bool used, u
     assert(!far_owned_block_at(s, far_block_base(store_geometry(s), id))); /* no block is owned twice */
     link_block(s, b);
     s->block_count++;
-    s->headroom[id.node].free_pages += FAR_BLOCK_PAGES;
+    far_headroom_count_pages(s, id.node, 0, UINT64_MAX);
     atomic_store_explicit(&s->owned_blocks[far_block_number(store_geometry(s), id)], b, memory_order_release);
     return b;
 }
@@ -161,7 +159,7 @@ void far_owned_block_remove(far_store *s, far_owned_block *b) {
     atomic_store_explicit(&s->owned_blocks[far_block_number(store_geometry(s), b->id)], NULL, memory_order_release);
     unlink_block(b);
     s->block_count--;
-    s->headroom[b->id.node].free_pages -= (uint64_t)__builtin_popcountll(b->free_pages);
+    far_headroom_count_pages(s, b->id.node, b->free_pages, 0);
     free(b);
 }
 

@@ -80,6 +80,9 @@ typedef struct far_class_on_node {
     far_slab *open;  /* list of the slabs with objects in the store */
     uint32_t slab_count;
     uint64_t stored;  /* number of objects in the store */
+    /* number of free pages in own blocks of which slabs of the class can be made, and the value of
+     * far_headroom.page_changes for which they were counted (headroom.c) */
+    uint64_t usable_pages, pages_counted;
     far_items remote; /* free remote objects that any session of this handle may reuse */
 } far_class_on_node;
 
@@ -193,11 +196,12 @@ typedef struct far_headroom {
     uint32_t blocks;      /* the size of the headroom in blocks */
     uint32_t free_blocks; /* number of free blocks that the last search of the block table found */
     uint64_t free_pages;  /* number of free pages in own blocks */
+    uint64_t page_changes; /* number of changes of the free pages, plus 1 */
 } far_headroom;
 
 /* Amounts that grow when a search for memory may succeed that failed before (out_of_memory.c). */
 typedef struct far_prospect {
-    uint64_t bytes;  /* bytes that all handles hold free or retired */
+    uint64_t bytes;  /* bytes that all handles hold free or retired, and bytes of free pages in own blocks */
     uint64_t losses; /* the loss counter */
 } far_prospect;
 
@@ -577,6 +581,9 @@ int far_handle_usage_sum(far_task *t, far_handle_usage *sum);
 
 /* Returns an array with the headroom of each node, or NULL if there is no local memory. */
 far_headroom *far_headroom_new(const far_geometry *g);
+/* Records that the free pages in own blocks of a node change from the first set to the second one. The caller holds the
+ * store's lock. */
+void far_headroom_count_pages(far_store *s, unsigned node, uint64_t before, uint64_t after);
 /* Records how many free blocks a search found on the node. The caller holds the store's lock. */
 void far_headroom_set_free_blocks(far_store *s, unsigned node, uint32_t count);
 /* Records that this handle has taken so many free blocks of the node. The caller holds the store's lock. */

@@ -257,10 +257,10 @@ TEST(one_block_of_headroom_serves_many_handles) {
 static several *staged; /* the handles of the running test */
 
 
-static void insert_main(void *arg) {
+static void insert_large_main(void *arg) {
     actor *a = arg;
-    far_object object;
-    a->result = bench_call(&staged->b[a->number], a->session, insert_one, &object);
+    filling one = {.type = PLAIN, .size = 60000, .room = 1, .objects = &(far_object){0}};
+    a->result = bench_call(&staged->b[a->number], a->session, fill_pool, &one);
 }
 
 
@@ -282,7 +282,7 @@ TEST(inserts_that_race_for_the_last_block_leave_the_headroom) {
     const far_geometry *g = &filler->pool->geometry;
     for (unsigned i = 0; i < 2; i++) {
         actor *a = &s.r.actors[i];
-        start(a, "insert", insert_main);
+        start(a, "insert", insert_large_main);
         stop_at(a, (far_sim_match){.kind = FAR_SIM_CAS,
                                    .from = g->node[0].entries,
                                    .to = g->node[0].entries + g->node[0].blocks * FAR_BLOCK_ENTRY_BYTES});
