@@ -286,7 +286,7 @@ int far_alloc_item(far_task *t, far_class *class, unsigned node, bool must, bool
     far_store_leave(t);
     if (result != 0)
         return result < 0 ? result : 0;
-    t->missed_headroom = t->uses_headroom;
+    t->missed_bytes = t->uses_headroom ? 0 : class->footprint;
     /* when the epoch advances, retired objects become free, and a later allocation can use them */
     far_epoch_request(far_task_pool(t));
     return far_fail(FAR_ERR_NO_MEMORY, "the pool has no room for %llu bytes", (unsigned long long)class->size);

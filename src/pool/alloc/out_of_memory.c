@@ -170,15 +170,15 @@ static int read_prospect(far_task *t, far_prospect *p) {
 
 
 /* Returns 1 if a search for memory would fail like the last one: since then no memory has leaked, and the handles have
- * not gained free or retired memory, which a delete adds and an update does not. Other handles publish at their next
- * tick what they gained. An operation that may use the headroom searches nevertheless. */
+ * not gained as much free or retired memory as the operation needs. A delete adds such memory, an update does not. Other
+ * handles publish at their next tick what they gained. An operation that may use the headroom searches nevertheless. */
 static int check_refused(far_task *t) {
     const far_store *s = far_store_of(t);
     far_prospect now;
-    if (t->missed_headroom || s->refused_epoch == 0 || far_epoch_known(t) - s->refused_epoch >= REFUSED_EPOCHS)
+    if (t->missed_bytes == 0 || s->refused_epoch == 0 || far_epoch_known(t) - s->refused_epoch >= REFUSED_EPOCHS)
         return 0;
     int err = read_prospect(t, &now);
-    return err < 0 ? err : now.bytes <= s->refused.bytes && now.losses == s->refused.losses;
+    return err < 0 ? err : now.bytes < s->refused.bytes + t->missed_bytes && now.losses == s->refused.losses;
 }
 
 

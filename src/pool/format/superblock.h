@@ -25,7 +25,7 @@
 #include "task/task.h"
 
 #define FAR_POOL_MAGIC      0x66617269ull /* "fari" in ASCII */
-#define FAR_POOL_FORMAT     7u
+#define FAR_POOL_FORMAT     8u
 #define FAR_BLOCK_PAGES     64u
 #define FAR_BLOCK_BYTES_MIN (64ull << 10)
 #define FAR_BLOCK_BYTES_MAX (4ull << 20)
