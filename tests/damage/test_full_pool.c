@@ -198,10 +198,9 @@ static int write_key(crowd *c, unsigned handle, far_op_kind how, unsigned number
     char key[SCENE_KEY_BYTES], value[500];
     size_t key_bytes = (size_t)snprintf(key, sizeof(key), "key %06u", number * 7919 % 1000003);
     memset(value, (int)(number + how), sizeof(value));
-    return how == FAR_OP_INSERT ? far_insert(c->sessions[handle], c->indexes[handle], key, key_bytes, value, 500)
-           : how == FAR_OP_UPDATE
-               ? far_update(c->sessions[handle], c->indexes[handle], key, key_bytes, value, 500)
-               : far_delete(c->sessions[handle], c->indexes[handle], key, key_bytes);
+    return how == FAR_OP_INSERT   ? far_insert(c->sessions[handle], c->indexes[handle], key, key_bytes, value, 500)
+           : how == FAR_OP_UPDATE ? far_update(c->sessions[handle], c->indexes[handle], key, key_bytes, value, 500)
+                                  : far_delete(c->sessions[handle], c->indexes[handle], key, key_bytes);
 }
 
 
@@ -216,7 +215,7 @@ static void open_crowd(crowd *c, unsigned handles, const char *kind) {
         else
             assert_int_equal(far_index_open(c->sessions[i], "index", &c->indexes[i]), 0);
     }
-    /* the handles insert by turns, until each of them has found no memory many times in a row */
+    /* the handles insert by turns, until every handle has found no memory several times in a row */
     for (unsigned in_vain = 0, number = 0; in_vain < 4 * handles + 20; number++) {
         int err = write_key(c, number % handles, FAR_OP_INSERT, c->keys);
         assert_true(err == FAR_OK || err == FAR_ERR_NO_MEMORY);

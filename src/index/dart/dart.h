@@ -232,8 +232,8 @@ dart_node_type dart_choose_type(const dart_index *dart, unsigned depth, const da
  * slots. */
 bool dart_children_fit(const dart_index *dart, dart_node_type type, unsigned depth, const dart_children *children);
 /* Builds the image of a node in `image`, which has room for dart_node_bytes. */
-void dart_build_node(const dart_index *dart, dart_node_type type, far_bytes prefix,
-                     const dart_children *children, void *image);
+void dart_build_node(const dart_index *dart, dart_node_type type, far_bytes prefix, const dart_children *children,
+                     void *image);
 /* Returns the length of the longest common prefix of two keys. */
 unsigned dart_common_prefix(far_bytes a, far_bytes b);
 /* Returns the memory node, of `nodes` many, for a new tree node with this prefix. parent_depth: depth of its parent;

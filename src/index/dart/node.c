@@ -87,8 +87,8 @@ dart_node_type dart_choose_type(const dart_index *dart, unsigned depth, const da
 }
 
 
-void dart_build_node(const dart_index *dart, dart_node_type type, far_bytes prefix,
-                     const dart_children *children, void *image) {
+void dart_build_node(const dart_index *dart, dart_node_type type, far_bytes prefix, const dart_children *children,
+                     void *image) {
     dart_header *header = image;
     unsigned filled[DART_NODE_SLOTS_MAX] = {0}, depth = (unsigned)prefix.length,
              slots = dart_node_slots(type, depth, dart->bucket);

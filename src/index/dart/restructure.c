@@ -12,7 +12,7 @@
 typedef struct new_node { /* the node that will be installed */
     far_object object;
     uint64_t size; /* size of the object; object.addr is 0 until the object is allocated */
-    void *image; /* contents of the node, which were written to the object or will be */
+    void *image;   /* contents of the node, which were written to the object or will be */
     uint64_t bytes;
     bool written;
 } new_node;
@@ -407,7 +407,7 @@ typedef struct cleanup_job {
     /* the replaced node and its replacement; new.addr 0: the replacement is the node's only child or a TOMB */
     dart_node old, new;
     bool no_entry; /* no skip table entry names the old node */
-    bool soon; /* queue the new node for registration now; else it is registered when a get misses its entry */
+    bool soon;     /* queue the new node for registration now; else it is registered when a get misses its entry */
     unsigned parent_depth;
     /* if no_entry: images of the buckets in which no entry of the old node was found */
     const dart_entry_buckets *buckets;

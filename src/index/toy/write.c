@@ -73,8 +73,7 @@ static void retire_old(far_task *t, far_index *index, uint64_t word) {
 /* Writes the bucket, if there is one, and makes the slot name it. If both are on one memory node they are in one batch,
  * because a WRITE takes effect before the verbs that are posted after it to the same node. Returns 1 if the slot was
  * changed, and 0 if another client changed it first; then the new bucket is freed. */
-static int publish_bucket(far_task *t, far_index *index, far_addr slot, uint64_t old,
-                          const toy_bucket *bucket) {
+static int publish_bucket(far_task *t, far_index *index, far_addr slot, uint64_t old, const toy_bucket *bucket) {
     toy_fault fault = toy_state_of(index)->fault;
     uint64_t word = 0, seen = old;
     int err;

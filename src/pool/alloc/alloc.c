@@ -79,8 +79,8 @@ static inline bool take_without_verbs(far_task *t, far_memory *m, far_bin *bin, 
 
 /* Which blocks an allocation may take besides the ones that the handle owns. */
 typedef enum {
-    OWN_BLOCKS,    /* none */
-    FREE_BLOCKS,   /* free blocks, except the headroom, and orphans */
+    OWN_BLOCKS,     /* none */
+    FREE_BLOCKS,    /* free blocks, except the headroom, and orphans */
     HEADROOM_BLOCKS /* all free blocks, and orphans */
 } block_reach;
 

@@ -15,12 +15,12 @@
 #define WINDOW_ENTRIES 1024u /* entries of the block table that are read at once */
 /* number of CASes lost to other handles in one window of the block table after which the search continues in the next
  * window */
-#define TAKE_ROUNDS    16u
-#define TAKE_MAX       8u   /* largest number of free blocks that are taken at once */
+#define TAKE_ROUNDS 16u
+#define TAKE_MAX    8u /* largest number of free blocks that are taken at once */
 /* a search that sees less free blocks than this besides the headroom counts them again after it took some */
-#define RACE_BLOCKS    64u
-#define BIT_VERBS      256u /* number of FAAs, which set free bits, in one batch */
-#define RELEASED_MAX 32u /* largest number of blocks that are released in one batch */
+#define RACE_BLOCKS  64u
+#define BIT_VERBS    256u /* number of FAAs, which set free bits, in one batch */
+#define RELEASED_MAX 32u  /* largest number of blocks that are released in one batch */
 
 #define HINT_PAGES 1ull /* the bit of a hint that says that the orphan has free pages */
 

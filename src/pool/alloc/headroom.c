@@ -1,12 +1,12 @@
-/* Headroom: the last blocks of each memory node, which inserts leave free, so that updates, deletes and structure changes
- * that have begun find memory in a full pool. This file owns far_store.headroom and far_store.is_scarce.
+/* Headroom: the last blocks of each memory node, which inserts leave free, so that updates, deletes and structure
+ * changes that have begun find memory in a full pool. This file owns far_store.headroom and far_store.is_scarce.
  *
  * An insert may take an object only if the memory that is left on the node, and on all nodes together, is at least as
- * large as the headroom. The handle adds up the free blocks that its last search of the block table found, the free pages of its own blocks of
- * which it can make slabs of the class, and its free objects of the class. Pages and objects count because an update that takes a block of the headroom needs only
- * a part of it, and retires an object of the same class. The handle then refuses its own inserts until the sum is large
- * enough again. So inserts do not use up the headroom object by object, and they succeed again after deletes, although
- * deletes rarely make whole blocks free. */
+ * large as the headroom. The handle adds up the free blocks that its last search of the block table found, the free
+ * pages of its own blocks that slabs of the class can use, and its free objects of the class. Pages and objects count
+ * because an update that takes a block of the headroom needs only a part of it, and retires an object of the same
+ * class. The handle then refuses its own inserts until the sum is large enough again. So inserts do not use up the
+ * headroom object by object, and they succeed again after deletes, although deletes rarely make whole blocks free. */
 #include "pool/alloc/store.h"
 
 #include <stdlib.h>
@@ -61,8 +61,8 @@ static uint64_t count_usable_pages(uint64_t free_pages, unsigned least) {
 }
 
 
-/* Returns the number of free pages in own blocks of which slabs of the class can be made. They are counted again only
- * after a change of the free pages. */
+/* Returns the number of free pages in own blocks that slabs of the class can use. The pages are counted again only after
+ * a change of the free pages. */
 static uint64_t find_usable_pages(far_store *s, far_class *class, unsigned node) {
     far_class_on_node *shelf = &class->on_node[node];
     if (class->is_large || shelf->pages_counted == s->headroom[node].page_changes)
@@ -84,8 +84,8 @@ static int64_t count_bytes_beyond_headroom(far_memory *m, far_class *class, cons
     const far_headroom *h = &m->store->headroom[node];
     const far_class_on_node *shelf = &class->on_node[node];
     uint64_t objects = shelf->stored + shelf->remote.count + (bin ? bin->magazine[node].count : 0);
-    uint64_t left = h->free_blocks * g->block_bytes +
-                    find_usable_pages(m->store, class, node) * g->page_bytes + objects * class->size;
+    uint64_t left = h->free_blocks * g->block_bytes + find_usable_pages(m->store, class, node) * g->page_bytes +
+                    objects * class->size;
     return (int64_t)left - (int64_t)(h->blocks * g->block_bytes);
 }
 
@@ -94,7 +94,7 @@ static int64_t count_bytes_beyond_headroom(far_memory *m, far_class *class, cons
  * have enough memory, too. Otherwise inserts could take the memory that updates move from one node to another. */
 bool far_headroom_spares_object(far_memory *m, far_class *class, unsigned node) {
     const far_bin *bin = class->is_large ? NULL : far_bin_of_class(m, class);
-    int64_t size = (int64_t)class->footprint, all = 0;
+    int64_t size = (int64_t) class->footprint, all = 0;
     if (count_bytes_beyond_headroom(m, class, bin, node) < size)
         return false;
     for (unsigned n = 0; n < m->store->pool->geometry.nodes; n++)

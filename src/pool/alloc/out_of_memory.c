@@ -15,17 +15,16 @@
 #include <stdio.h>
 
 /* number of ticks to wait for acknowledgements, or for a collection, while the epoch does not advance */
-#define STALL_TICKS      1000
+#define STALL_TICKS 1000
 /* a request for blocks that was observed at most this many epochs ago serves this handle too */
-#define JOIN_EPOCHS      4
-/* largest number of rounds whose request another handle made or replaced; they are followed by a round with an own one
- */
-#define SHARED_ROUNDS    8
+#define JOIN_EPOCHS 4
+/* largest number of rounds with a request that another handle made or replaced; a round with an own request follows */
+#define SHARED_ROUNDS 8
 /* largest number of waits, of STALL_TICKS each, for a collection that another handle runs */
 #define COLLECTION_WAITS 16
 /* After a search without success, inserts search again after this many epochs even if the handles hold no more free
  * memory than before, because free memory may be in no handle. */
-#define REFUSED_EPOCHS   64
+#define REFUSED_EPOCHS 64
 
 
 /* ---- Requesting blocks ---- */
@@ -116,8 +115,8 @@ static int read_whether_superseded(far_task *t, uint32_t number) {
 /* The result of a request for blocks. */
 typedef enum {
     ACKNOWLEDGED, /* all handles have given everything that they held free when this task made the request */
-    SHARED, /* the request was made by another handle or superseded, so perhaps not all handles have done so */
-    LATE    /* a handle did not acknowledge the request in time */
+    SHARED,       /* the request was made by another handle or superseded, so perhaps not all handles have done so */
+    LATE          /* a handle did not acknowledge the request in time */
 } request_result;
 
 
@@ -154,7 +153,7 @@ static void abandon_attempt(far_task *t) {
 /* ---- Refusals ---- */
 
 /* Reads how much memory all handles hold free or retired, and the loss counter. Free pages of this handle count too,
- * because the amount must not grow when an update makes a slab of them. */
+ * because the amount must not grow when an update turns pages into a slab. */
 static int read_prospect(far_task *t, far_prospect *p) {
     far_store *s = far_store_of(t);
     far_handle_usage sum = {0};

@@ -34,7 +34,7 @@
 
 /* An item is an entry in a list of objects. It consists of the object's address and of these flags in the upper bits.
  */
-#define FAR_ITEM_ZERO  (1ull << 63) /* all bytes of the object are zero */
+#define FAR_ITEM_ZERO (1ull << 63) /* all bytes of the object are zero */
 /* the memory of the object was never used before, so all its bytes are zero; FAR_ITEM_ZERO is set too */
 #define FAR_ITEM_FRESH (1ull << 62)
 
@@ -58,8 +58,8 @@ typedef struct far_slab far_slab;
 struct far_slab {
     far_owned_block *block;
     far_class *class;
-    uint8_t page, pages;      /* the first page of the slab within its block, and the number of its pages */
-    uint32_t objects;         /* number of objects that fit into the slab */
+    uint8_t page, pages; /* the first page of the slab within its block, and the number of its pages */
+    uint32_t objects;    /* number of objects that fit into the slab */
     /* number of objects that were handed out at least once; objects with this number or a higher one were never handed
      * out, count as in the store, and are all zero */
     uint32_t carved;
@@ -79,9 +79,9 @@ typedef struct far_class_on_node {
     far_slab *slabs; /* all own slabs of the class on this node */
     far_slab *open;  /* list of the slabs with objects in the store */
     uint32_t slab_count;
-    uint64_t stored;  /* number of objects in the store */
-    /* number of free pages in own blocks of which slabs of the class can be made, and the value of
-     * far_headroom.page_changes for which they were counted (headroom.c) */
+    uint64_t stored; /* number of objects in the store */
+    /* number of free pages in own blocks that slabs of the class can use, and the value of far_headroom.page_changes
+     * for which these pages were counted (headroom.c) */
     uint64_t usable_pages, pages_counted;
     far_items remote; /* free remote objects that any session of this handle may reuse */
 } far_class_on_node;
@@ -193,9 +193,9 @@ typedef struct far_handle_usage {
 
 /* What the handle knows of the free memory of one memory node (headroom.c). Protected by the store's lock. */
 typedef struct far_headroom {
-    uint32_t blocks;      /* the size of the headroom in blocks */
-    uint32_t free_blocks; /* number of free blocks that the last search of the block table found */
-    uint64_t free_pages;  /* number of free pages in own blocks */
+    uint32_t blocks;       /* the size of the headroom in blocks */
+    uint32_t free_blocks;  /* number of free blocks that the last search of the block table found */
+    uint64_t free_pages;   /* number of free pages in own blocks */
     uint64_t page_changes; /* number of changes of the free pages, plus 1 */
 } far_headroom;
 
@@ -254,7 +254,7 @@ typedef struct far_store {
     uint64_t *full_epoch;
 
     /* The request that this handle observed last (pool/gc/request.c). */
-    uint32_t observed;       /* number of the last observed request */
+    uint32_t observed; /* number of the last observed request */
     /* pins up to this epoch may hold remote objects that they got before the handle observed the request */
     uint64_t observed_epoch;
     bool walk;         /* true while a mark phase may be in progress, so that no remote object may be handed out */
@@ -283,13 +283,13 @@ typedef struct far_store {
     /* Collection */
     /* true while a task of this handle runs a collection, or briefly prevents other tasks from starting one */
     atomic_bool collecting;
-    uint64_t marks_max;     /* most bytes of local memory for mark bitmaps; a larger pool is collected in parts */
+    uint64_t marks_max; /* most bytes of local memory for mark bitmaps; a larger pool is collected in parts */
 
     /* Out-of-memory path (out_of_memory.c); written by the task that holds FAR_LATCH_OUT_OF_MEMORY. */
     uint64_t refused_epoch; /* epoch in which the last search for memory failed; 0 if it succeeded or was incomplete */
     far_prospect refused;   /* the prospect of free memory when that search began */
-    uint64_t stalled_epoch;  /* the epoch that another client prevented from advancing when no memory was found */
-    uint64_t stalled_since;  /* time since which stalled_epoch has not advanced */
+    uint64_t stalled_epoch; /* the epoch that another client prevented from advancing when no memory was found */
+    uint64_t stalled_since; /* time since which stalled_epoch has not advanced */
 } far_store;
 
 extern const far_type far_pool_type; /* the type of the pool's own objects, which belong to no index */

@@ -101,7 +101,8 @@ static void assert_free_blocks(bench *b, unsigned missing) {
 /* Inserts of three sizes leave the headroom of each node free, even if they request blocks from all handles. The last
  * pool has a block table of several windows. Fails if count_permitted_blocks (exchange.c) permits all free blocks. */
 TEST(inserts_leave_the_headroom_free) {
-    static const char *const uris[] = {"sim:seed=1,size=2M", "sim:seed=1,memory_nodes=3,size=2M", "sim:seed=1,size=200M"};
+    static const char *const uris[] = {"sim:seed=1,size=2M", "sim:seed=1,memory_nodes=3,size=2M",
+                                       "sim:seed=1,size=200M"};
     static const uint64_t sizes[] = {60000, SIZE, 64};
     for (unsigned i = 0; i < 3; i++) {
         bench b;
@@ -235,7 +236,7 @@ static void open_several(several *s, unsigned seed, unsigned count, const char *
 }
 
 
-/* Six handles update objects of a full pool whose headroom has a single block, so the block has to change its owner.
+/* Six handles update objects of a full pool with a headroom of a single block, so the block has to change its owner.
  * All updates succeed, while all inserts fail. Fails if far_blocks_release releases only blocks without slabs. */
 TEST(one_block_of_headroom_serves_many_handles) {
     several s;
