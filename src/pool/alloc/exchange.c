@@ -289,18 +289,18 @@ static int acquire_in_window(far_task *t, block_search *b, bool *lost) {
     int err = read_window(t, b);
     if (err < 0)
         return err;
-    uint32_t orphan = find_orphan(t, b, class_hint_bit(class->uid, class->type, class->size));
-    for (unsigned from_headroom = 0; from_headroom < 2 && orphan == b->count; from_headroom++) {
-        uint32_t permitted = count_permitted_blocks(s, b, from_headroom && b->from_headroom);
-        if (permitted > 0) {
-            *lost = true;
-            return take_free_blocks(t, b, permitted);
-        }
-        orphan = find_orphan(t, b, HINT_PAGES);
-    }
+    uint32_t orphan = find_orphan(t, b, class_hint_bit(class->uid, class->type, class->size)), permitted = 0;
     if (orphan == b->count)
+        permitted = count_permitted_blocks(s, b, false);
+    if (orphan == b->count && permitted == 0)
+        orphan = find_orphan(t, b, HINT_PAGES);
+    if (orphan == b->count && permitted == 0)
+        permitted = count_permitted_blocks(s, b, b->from_headroom);
+    *lost = orphan < b->count || permitted > 0;
+    if (!*lost)
         return 0;
-    *lost = true;
+    if (permitted > 0)
+        return take_free_blocks(t, b, permitted);
     return far_block_adopt(t, (far_block_id){b->node, b->first.index + orphan},
                            b->entries + FAR_BLOCK_ENTRY_WORDS * (size_t)orphan);
 }
@@ -309,17 +309,17 @@ static int acquire_in_window(far_task *t, block_search *b, bool *lost) {
 /* Searches all windows of the node, from the one where the last search ended. */
 static int search_windows(far_task *t, block_search *b) {
     far_store *s = far_store_of(t);
-    uint32_t total = (uint32_t)far_geometry_of(t)->node[b->node].blocks, got = 0,
+    uint32_t total = (uint32_t)far_geometry_of(t)->node[b->node].blocks,
              windows = (total + WINDOW_ENTRIES - 1) / WINDOW_ENTRIES, window = s->free_from[b->node] / WINDOW_ENTRIES;
-    for (uint32_t seen = 0, rounds = 0; seen < windows && got == 0;) {
+    for (uint32_t seen = 0, rounds = 0; seen < windows;) {
         uint32_t at = window % windows * WINDOW_ENTRIES;
         bool lost;
         b->first = (far_block_id){b->node, at};
         b->count = total - at < WINDOW_ENTRIES ? total - at : WINDOW_ENTRIES;
         int result = acquire_in_window(t, b, &lost);
+        s->free_from[b->node] = at;
         if (result != 0)
             return result;
-        s->free_from[b->node] = at;
         if (!lost || ++rounds % TAKE_ROUNDS == 0) {
             window++;
             seen++;
