@@ -358,6 +358,8 @@ static __attribute__((noinline)) int alloc_uncommon(far_task *t, far_index *inde
     if (node == FAR_NODE_ANY)
         flags &= ~(unsigned)FAR_ALLOC_ON_NODE;
     t->uses_headroom |= (flags & FAR_ALLOC_HEADROOM) != 0;
+    /* the block of a session-owned object is not released, so a block of the headroom would be lost for other handles */
+    t->uses_headroom &= (flags & FAR_ALLOC_SESSION_OWNED) == 0;
     far_bin *bin = far_bin_get(m, index, type, size);
     bool simple = (flags & (FAR_ALLOC_ZERO | FAR_ALLOC_SESSION_OWNED)) == 0,
          got = bin && simple && !bin->class->is_large && take_without_verbs(t, m, bin, node, &item);

@@ -212,8 +212,8 @@ static int run_memory_hog(far_task *t, void *arg) {
 
 
 /* B fails after it has frozen a node, and then the pool becomes full. Proves that A, which needs the node, completes
- * the replacement with memory of the headroom. Fails without FAR_ALLOC_HEADROOM in restructure.c,
- * choose_replacement. */
+ * the replacement with memory of the headroom. Fails if deletes may not use the headroom (call_index_kind in
+ * client/op.c). */
 RACE(A34b_full_pool_helper) {
     stage s;
     char text[128];
@@ -224,7 +224,8 @@ RACE(A34b_full_pool_helper) {
     far_sim_kill(s.b.pool->fabric);
     far_sim_resume(s.b.client);
     assert_int_equal(far_sim_run_client(s.b.client), FAR_SIM_ENDED);
-    assert_true(fill_pool(&s.a) > 10);
+    unsigned filled = fill_pool(&s.a);
+    assert_true(filled > 10);
     static memory_hog h;
     h = (memory_hog){.index = s.a.index, .type = DART_TYPE_NODE, .size = dart_node_bytes(DART_N8, 1, 16)};
     assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, run_memory_hog, &h), 0);
@@ -235,11 +236,14 @@ RACE(A34b_full_pool_helper) {
     h.give = true;
     assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, run_memory_hog, &h), 0);
     expect_sound(&s, &s.c);
-    assert_int_equal(run_op(&s.a, FAR_OP_DELETE, "f000000", ""), 0);
-    assert_int_equal(run_op(&s.a, FAR_OP_DELETE, "f000001", ""), 0);
-    assert_int_equal(run_op(&s.a, FAR_OP_INSERT, "ph", "1"), 0);
+    int inserted = FAR_ERR_NO_MEMORY;
+    for (unsigned i = 0; i < filled && inserted != 0; i++) { /* until the headroom is complete again */
+        snprintf(text, sizeof(text), "f%06u", i);
+        assert_int_equal(run_op(&s.a, FAR_OP_DELETE, text, ""), 0);
+        inserted = run_op(&s.a, FAR_OP_INSERT, "ph", "1");
+    }
+    assert_int_equal(inserted, 0);
     expect_keys_with_p(&s.c, "pa pb pe pf pg ph");
-    expect_sound(&s, &s.c);
     expect_sound(&s, &s.c);
     tear_down(&s);
 }
