@@ -212,8 +212,7 @@ static int run_memory_hog(far_task *t, void *arg) {
 
 
 /* B fails after it has frozen a node, and then the pool becomes full. Proves that A, which needs the node, completes
- * the replacement with memory of the headroom. Fails if deletes may not use the headroom (call_index_kind in
- * client/op.c). */
+ * the replacement in the full pool. */
 RACE(A34b_full_pool_helper) {
     stage s;
     char text[128];

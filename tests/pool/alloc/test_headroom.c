@@ -320,6 +320,21 @@ TEST(inserts_that_race_for_the_last_block_leave_the_headroom) {
 }
 
 
+/* A delete of the kind toy writes the remaining pairs of its slot to a new object. Deletes succeed in a full pool.
+ * Fails if deletes may not use the headroom (call_index_kind in client/op.c). */
+TEST(deletes_that_need_memory_use_the_headroom) {
+    rig r;
+    enum { DELETES = 40 };
+    open_rig_with(&r, 603, 1, 0, "size=2M", 512);
+    actor *a = &r.actors[0];
+    unsigned count = fill_completely(a, "a", 200), first = fill(a, "a", 200);
+    assert_true(count > 2000 && first > 1000);
+    for (unsigned i = 0; i < DELETES; i++)
+        remove_numbered(a, "a", i * (first / DELETES));
+    close_rig(&r);
+}
+
+
 /* ---- Refused inserts ---- */
 
 /* After an insert was refused, further inserts are refused without a request, although updates go on.
