@@ -183,68 +183,12 @@ void far_store_search_again(far_task *t) {
 }
 
 
-static int count_free_block(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
-    (void)t;
-    ((uint32_t *)ctx)[id.node] += far_block_is_free(entry[0]);
-    return 0;
-}
-
-
-/* Returns 1 if the task may take blocks for a large object on the node, 0 if not. If not, the free blocks are counted
- * first, because the search for a large object does not count them. */
-static int count_before_taking(far_task *t, far_class *class, unsigned node) {
-    far_store *s = far_store_of(t);
-    uint32_t counts[FAR_NODES_MAX] = {0};
-    if (far_task_may_take(t, class, node))
-        return 1;
-    int err = far_blocks_each(t, count_free_block, counts);
-    pthread_mutex_lock(&s->lock);
-    for (unsigned n = 0; n < s->pool->geometry.nodes && err == 0; n++)
-        far_headroom_set_free_blocks(s, n, counts[n]);
-    pthread_mutex_unlock(&s->lock);
-    return err < 0 ? err : far_task_may_take(t, class, node);
-}
-
-
-static int take_large_object(far_task *t, far_class *class, unsigned node, bool must, uint64_t *item) {
-    far_pool *pool = far_task_pool(t);
-    far_store *s = pool->store;
-    unsigned nodes = pool->geometry.nodes, first = node == FAR_NODE_ANY ? s->next_node++ % nodes : node;
-    far_block_state run = {.kind = FAR_BLOCK_LARGE_HEAD,
-                           .uid = class->uid,
-                           .type = class->type,
-                           .stable = class->stable,
-                           .length = far_large_blocks(&pool->geometry, class->size)};
-    int result = 0;
-    for (unsigned round = 0; round < 2 && result == 0; round++) {
-        for (unsigned i = 0; i < (must ? 1 : nodes) && result == 0; i++) {
-            far_block_id head;
-            bool used = true;
-            if ((result = count_before_taking(t, class, (first + i) % nodes)) <= 0)
-                continue;
-            result = far_large_take(t, (first + i) % nodes, &run, s->collection, &head, &used);
-            if (result == 1) {
-                pthread_mutex_lock(&s->lock);
-                far_headroom_count_taken(s, head.node, run.length);
-                pthread_mutex_unlock(&s->lock);
-                *item = far_block_base(&pool->geometry, head) | FAR_ITEM_ZERO | (used ? 0 : FAR_ITEM_FRESH);
-            }
-        }
-        if (result == 0 && round == 0)
-            result = gather_free_memory(t);
-    }
-    return result;
-}
-
-
 /* Finds an object with verbs; the caller is in the store. own_only excludes the objects in magazines and in lists of
  * remote objects. Returns 1 if it got an object, 0 if there is none. */
 static int find_object(far_task *t, far_class *class, unsigned node, bool must, bool own_only, uint64_t *item) {
     far_store *s = far_store_of(t);
     far_memory *m = far_memory_of(t);
     assert(s->block_task == t);
-    if (class->is_large)
-        return take_large_object(t, class, node, must, item);
     unsigned nodes = memory_geometry(m)->nodes;
     for (unsigned tries = 0; tries < SLOW_TRIES; tries++) {
         unsigned where = node == FAR_NODE_ANY ? s->next_node % nodes : node;
@@ -272,8 +216,7 @@ static int find_object(far_task *t, far_class *class, unsigned node, bool must, 
 int far_alloc_item(far_task *t, far_class *class, unsigned node, bool must, bool own_only, uint64_t *item) {
     far_memory *m = far_memory_of(t);
     assert(t->pin.epoch != 0);
-    if (!class->is_large && !own_only &&
-        far_reclaim_session(t, m) > 0) { /* objects that this session retired may be reusable by now */
+    if (!own_only && far_reclaim_session(t, m) > 0) { /* objects that this session retired may be reusable by now */
         far_mutex_lock(&m->lock);
         far_bin *bin = far_bin_of_class(m, class);
         bool got = bin && take_without_verbs(t, m, bin, node, item);
@@ -286,7 +229,7 @@ int far_alloc_item(far_task *t, far_class *class, unsigned node, bool must, bool
     far_store_leave(t);
     if (result != 0)
         return result < 0 ? result : 0;
-    t->missed_bytes = t->uses_headroom ? 0 : class->footprint;
+    t->missed_bytes = t->uses_headroom ? 0 : class->size;
     /* when the epoch advances, retired objects become free, and a later allocation can use them */
     far_epoch_request(far_task_pool(t));
     return far_fail(FAR_ERR_NO_MEMORY, "the pool has no room for %llu bytes", (unsigned long long)class->size);
@@ -324,9 +267,6 @@ static int alloc_with_verbs(far_task *t, far_index *index, far_class *class, uns
     if (err < 0)
         return err;
     hand_out(t, class, item, object);
-    if (keep && class->is_large)
-        err = far_fail(FAR_ERR_INVALID, "an object of %llu bytes is too large to be kept by a session",
-                       (unsigned long long)class->size);
     if (flags & FAR_ALLOC_ZERO && !(item & FAR_ITEM_ZERO))
         err = far_wipe(t, object->addr, object->size);
     if (err == 0 && keep)
@@ -338,12 +278,14 @@ static int alloc_with_verbs(far_task *t, far_index *index, far_class *class, uns
 
 
 /* Returns an error that names the reason why the session has no bin for objects of this type and size. */
-static int fail_without_class(const far_index *index, unsigned type, uint64_t size) {
+static int fail_without_class(const far_geometry *g, const far_index *index, unsigned type, uint64_t size) {
     if (index && type >= index->kind->type_count)
         return far_fail(FAR_ERR_INVALID, "index kind %s has no type %u", index->kind->name, type);
-    if (far_size_class(size, FAR_GRANULE) == 0)
-        return far_fail(FAR_ERR_NO_MEMORY, "an object of %llu bytes is larger than a memory node",
-                        (unsigned long long)size);
+    if (size > g->block_bytes)
+        return far_fail(FAR_ERR_INVALID,
+                        "an object of %llu bytes is larger than a block of this pool, which has %llu bytes%s",
+                        (unsigned long long)size, (unsigned long long)g->block_bytes,
+                        g->block_bytes < FAR_BLOCK_BYTES_ENOUGH ? "; the blocks of larger pools are larger" : "");
     return far_fail(FAR_ERR_NO_MEMORY, "no local memory for a list of free objects");
 }
 
@@ -362,13 +304,13 @@ static __attribute__((noinline)) int alloc_uncommon(far_task *t, far_index *inde
     t->uses_headroom &= (flags & FAR_ALLOC_SESSION_OWNED) == 0;
     far_bin *bin = far_bin_get(m, index, type, size);
     bool simple = (flags & (FAR_ALLOC_ZERO | FAR_ALLOC_SESSION_OWNED)) == 0,
-         got = bin && simple && !bin->class->is_large && take_without_verbs(t, m, bin, node, &item);
+         got = bin && simple && take_without_verbs(t, m, bin, node, &item);
     far_mutex_unlock(&m->lock);
     int err = 0;
     if (got) { /* the object was taken without a verb */
         hand_out(t, bin->class, item, object);
     } else if (!bin) {
-        err = fail_without_class(index, type, size);
+        err = fail_without_class(memory_geometry(m), index, type, size);
     } else {
         far_saved_batch saved = far_batch_save(t);
         err = alloc_with_verbs(t, index, bin->class, node, flags, object);

@@ -65,7 +65,7 @@ static uint64_t count_usable_pages(uint64_t free_pages, unsigned least) {
  * a change of the free pages. */
 static uint64_t find_usable_pages(far_store *s, far_class *class, unsigned node) {
     far_class_on_node *shelf = &class->on_node[node];
-    if (class->is_large || shelf->pages_counted == s->headroom[node].page_changes)
+    if (shelf->pages_counted == s->headroom[node].page_changes)
         return shelf->usable_pages;
     unsigned least = far_slab_pages(s->pool->geometry.page_bytes, class->size);
     shelf->usable_pages = 0;
@@ -93,8 +93,8 @@ static int64_t count_bytes_beyond_headroom(far_memory *m, far_class *class, cons
 /* An update may take its new object on another node than the one of its old object. Therefore all nodes together must
  * have enough memory, too. Otherwise inserts could take the memory that updates move from one node to another. */
 bool far_headroom_spares_object(far_memory *m, far_class *class, unsigned node) {
-    const far_bin *bin = class->is_large ? NULL : far_bin_of_class(m, class);
-    int64_t size = (int64_t) class->footprint, all = 0;
+    const far_bin *bin = far_bin_of_class(m, class);
+    int64_t size = (int64_t)class->size, all = 0;
     if (count_bytes_beyond_headroom(m, class, bin, node) < size)
         return false;
     for (unsigned n = 0; n < m->store->pool->geometry.nodes; n++)

@@ -14,14 +14,10 @@
 #include <assert.h>
 #include <stdio.h>
 
-/* number of ticks to wait for acknowledgements, or for a collection, while the epoch does not advance */
-#define STALL_TICKS 1000
 /* a request for blocks that was observed at most this many epochs ago serves this handle too */
 #define JOIN_EPOCHS 4
 /* largest number of rounds with a request that another handle made or replaced; a round with an own request follows */
 #define SHARED_ROUNDS 8
-/* largest number of waits, of STALL_TICKS each, for a collection that another handle runs */
-#define COLLECTION_WAITS 16
 /* After a search without success, inserts search again after this many epochs even if the handles hold no more free
  * memory than before, because free memory may be in no handle. */
 #define REFUSED_EPOCHS 64
@@ -65,9 +61,14 @@ static int set_release_request(far_task *t, far_request *r, void *ctx) {
 }
 
 
+/* Returns how long the epoch may stand while this handle waits for acknowledgements or for other epochs. */
+static uint64_t memory_wait(const far_task *t) {
+    return far_stall_bound(far_task_fabric(t)) / FAR_MEMORY_WAIT_SHARE;
+}
+
+
 static int wait_for_collection(far_task *t) {
-    far_pool *pool = far_task_pool(t);
-    uint64_t tick = far_tick(pool->fabric), until = far_now(t) + COLLECTION_WAITS * STALL_TICKS * tick;
+    const uint64_t until = far_stall_deadline(t);
     int wanted = far_collection_is_requested(t);
     while (wanted == 1 && far_now(t) < until) {
         /* taking a pin makes this handle active; a quiescent handle would not learn that the collection has ended */
@@ -131,12 +132,21 @@ static int request_and_wait_for_blocks(far_task *t, bool may_join) {
     if (err == 0)
         err = far_request_change(t, set_release_request, &r, &made);
     if (err >= 0)
-        err = far_request_wait(t, r.number, STALL_TICKS * far_tick(far_task_fabric(t)));
+        err = far_request_wait(t, r.number, memory_wait(t));
     int superseded = err == 0 ? read_whether_superseded(t, r.number) : 0;
     request_result result = err == 1 ? LATE : superseded > 0 || r.joined ? SHARED : ACKNOWLEDGED;
     if (err >= 0)
         err = superseded < 0 ? superseded : do_housekeeping_and_pause(t);
     return err < 0 ? err : (int)result;
+}
+
+
+/* Runs the operation again. Its first pin is not refused because of the time that it waited for memory. */
+static int run_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
+    t->pin_sparing = FAR_SPARE_NEXT_PIN;
+    int err = run(t, arg);
+    t->pin_sparing = FAR_SPARE_PINS;
+    return err;
 }
 
 
@@ -241,7 +251,7 @@ static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), voi
         far_count_retry(t);
         far_progress_reset(t); /* the task waits for memory, so its lack of progress elsewhere does not count */
         t->background = background;
-        err = run(t, arg);
+        err = run_again(t, run, arg);
         t->background = true;
         if (err != FAR_ERR_NO_MEMORY)
             return err;
@@ -283,6 +293,8 @@ static int retry_unless_stalled(far_task *t, int (*run)(far_task *t, void *arg),
 int far_run_out_of_memory(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
     bool background = t->background;
     far_point(t, "out_of_memory:begin");
+    far_note_wait(t);
+    t->pin_sparing = FAR_SPARE_PINS;
     abandon_attempt(t);
     /* An earlier operation in the line for the latch may have to wait for the pin or the latch of this task, so the
      * task has neither here. */
@@ -290,7 +302,7 @@ int far_run_out_of_memory(far_task *t, int (*run)(far_task *t, void *arg), void 
     far_latch(t, FAR_LATCH_OUT_OF_MEMORY);
     /* the earlier operations in the line for the latch may have obtained memory, so the operation is first tried
      * without a round */
-    int err = run(t, arg);
+    int err = run_again(t, run, arg);
     if (err == FAR_ERR_NO_MEMORY) {
         abandon_attempt(t);
         t->background = true;
@@ -298,5 +310,6 @@ int far_run_out_of_memory(far_task *t, int (*run)(far_task *t, void *arg), void 
         t->background = background;
     }
     far_unlatch(t, FAR_LATCH_OUT_OF_MEMORY);
+    t->pin_sparing = FAR_SPARE_NO_PIN;
     return err;
 }
