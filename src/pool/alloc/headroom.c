@@ -2,11 +2,11 @@
  * changes that have begun find memory in a full pool. This file owns far_store.headroom and far_store.is_scarce.
  *
  * An insert may take an object only if the memory that is left on the node, and on all nodes together, is at least as
- * large as the headroom. The handle adds up the free blocks that its last search of the block table found, the free
- * pages of its own blocks that slabs of the class can use, and its free objects of the class. Pages and objects count
- * because an update that takes a block of the headroom needs only a part of it, and retires an object of the same
- * class. The handle then refuses its own inserts until the sum is large enough again. So inserts do not use up the
- * headroom object by object, and they succeed again after deletes, although deletes rarely make whole blocks free. */
+ * large as the headroom. The handle counts how many objects of the class fit into the free blocks that its last search
+ * of the block table found and into the free pages of its own blocks, and adds its free objects of the class. Pages and
+ * objects count because an update that takes a block of the headroom needs only a part of it, and retires an object of
+ * the same class. The handle then refuses its own inserts until the sum is large enough again. So inserts do not use up
+ * the headroom object by object, and they succeed again after deletes, although deletes rarely make whole blocks free. */
 #include "pool/alloc/store.h"
 
 #include <stdlib.h>
@@ -48,45 +48,46 @@ void far_headroom_count_taken(far_store *s, unsigned node, uint32_t count) {
 }
 
 
-/* Returns how many of the block's free pages slabs of `least` pages can use. */
-static uint64_t count_usable_pages(uint64_t free_pages, unsigned least) {
+/* Returns how many slabs of `least` pages fit into the block's free pages. */
+static uint64_t count_slabs_that_fit(uint64_t free_pages, unsigned least) {
     uint64_t count = 0;
     while (free_pages != 0) {
         free_pages >>= __builtin_ctzll(free_pages);
         unsigned hole = ~free_pages == 0 ? FAR_BLOCK_PAGES : (unsigned)__builtin_ctzll(~free_pages);
-        count += hole / least * least;
+        count += hole / least;
         free_pages = hole == FAR_BLOCK_PAGES ? 0 : free_pages >> hole;
     }
     return count;
 }
 
 
-/* Returns the number of free pages in own blocks that slabs of the class can use. The pages are counted again only after
- * a change of the free pages. */
-static uint64_t find_usable_pages(far_store *s, far_class *class, unsigned node) {
+/* Returns how many slabs of the class fit into the free pages of own blocks. They are counted again only after a change
+ * of the free pages. */
+static uint64_t find_slabs_that_fit(far_store *s, far_class *class, unsigned node, unsigned least) {
     far_class_on_node *shelf = &class->on_node[node];
     if (shelf->pages_counted == s->headroom[node].page_changes)
-        return shelf->usable_pages;
-    unsigned least = far_slab_pages(s->pool->geometry.page_bytes, class->size);
-    shelf->usable_pages = 0;
+        return shelf->slabs_that_fit;
+    shelf->slabs_that_fit = 0;
     shelf->pages_counted = s->headroom[node].page_changes;
     for (const far_owned_block *b = s->blocks[0]; b; b = b->next)
         if (b->id.node == node)
-            shelf->usable_pages += count_usable_pages(b->free_pages, least);
-    return shelf->usable_pages;
+            shelf->slabs_that_fit += count_slabs_that_fit(b->free_pages, least);
+    return shelf->slabs_that_fit;
 }
 
 
-/* Returns how many bytes the class can still get on the node beyond the headroom; negative if a part of the headroom is
- * missing. */
-static int64_t count_bytes_beyond_headroom(far_memory *m, far_class *class, const far_bin *bin, unsigned node) {
-    const far_geometry *g = &m->store->pool->geometry;
+/* Returns how many objects the class can still get on the node beyond the headroom; negative if a part of the headroom
+ * is missing. A block of the headroom counts as much as its pages count after an update has taken it. Otherwise inserts
+ * would miss the pages at its end that are too few for a slab. */
+static int64_t count_objects_beyond_headroom(far_memory *m, far_class *class, const far_bin *bin, unsigned node) {
+    const uint64_t page_bytes = m->store->pool->geometry.page_bytes;
     const far_headroom *h = &m->store->headroom[node];
     const far_class_on_node *shelf = &class->on_node[node];
+    unsigned least = far_slab_pages(page_bytes, class->size);
+    int64_t blocks = (int64_t)h->free_blocks - (int64_t)h->blocks;
+    int64_t slabs = blocks * (FAR_BLOCK_PAGES / least) + (int64_t)find_slabs_that_fit(m->store, class, node, least);
     uint64_t objects = shelf->stored + shelf->remote.count + (bin ? bin->magazine[node].count : 0);
-    uint64_t left = h->free_blocks * g->block_bytes + find_usable_pages(m->store, class, node) * g->page_bytes +
-                    objects * class->size;
-    return (int64_t)left - (int64_t)(h->blocks * g->block_bytes);
+    return slabs * (int64_t)(least * page_bytes / class->size) + (int64_t)objects;
 }
 
 
@@ -94,12 +95,12 @@ static int64_t count_bytes_beyond_headroom(far_memory *m, far_class *class, cons
  * have enough memory, too. Otherwise inserts could take the memory that updates move from one node to another. */
 bool far_headroom_spares_object(far_memory *m, far_class *class, unsigned node) {
     const far_bin *bin = far_bin_of_class(m, class);
-    int64_t size = (int64_t)class->size, all = 0;
-    if (count_bytes_beyond_headroom(m, class, bin, node) < size)
+    int64_t all = 0;
+    if (count_objects_beyond_headroom(m, class, bin, node) < 1)
         return false;
     for (unsigned n = 0; n < m->store->pool->geometry.nodes; n++)
-        all += count_bytes_beyond_headroom(m, class, bin, n);
-    return all >= size;
+        all += count_objects_beyond_headroom(m, class, bin, n);
+    return all >= 1;
 }
 
 

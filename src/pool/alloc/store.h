@@ -80,9 +80,9 @@ typedef struct far_class_on_node {
     far_slab *open;  /* list of the slabs with objects in the store */
     uint32_t slab_count;
     uint64_t stored; /* number of objects in the store */
-    /* number of free pages in own blocks that slabs of the class can use, and the value of far_headroom.page_changes
-     * for which these pages were counted (headroom.c) */
-    uint64_t usable_pages, pages_counted;
+    /* number of slabs of the class that fit into the free pages of own blocks, and the value of
+     * far_headroom.page_changes for which they were counted (headroom.c) */
+    uint64_t slabs_that_fit, pages_counted;
     far_items remote; /* free remote objects that any session of this handle may reuse */
 } far_class_on_node;
 
