@@ -56,16 +56,6 @@ enum { FAR_OPTION_KEY_SIZE, FAR_OPTION_VALUE_SIZE, FAR_OPTION_MAX_KEY, FAR_OPTIO
 
 #define FAR_SUM_BYTES 4u
 
-/* Headroom that each session reserves for a kind, so that it can finish a half-done structure change even if the pool
- * is full. */
-typedef struct far_reserve {
-    unsigned type;
-    /* size in bytes; less than FAR_BLOCK_BYTES_MIN, because larger objects are whole blocks, which have no owner to
-     * reserve them */
-    uint64_t size;
-    unsigned count;
-} far_reserve;
-
 /* Collects the problems that a check finds, one line of text each (pool/report.h). */
 typedef struct far_report far_report;
 void far_report_problem(far_report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -99,8 +89,6 @@ typedef struct far_index_kind {
     size_t max_key; /* largest value that the option max_key may have for this kind */
     const far_type *types;
     unsigned type_count; /* number of entries of `types`; at most 16 */
-    const far_reserve *reserve;
-    unsigned reserve_count;
     /* true if a write of this kind may wait long for a lock while a get never does; RDWC then lets no get wait for a
      * write */
     bool gets_never_wait_for_writes;

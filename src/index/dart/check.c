@@ -124,9 +124,6 @@ static int walk_node(far_task *t, far_index *index, const dart_view *view, const
     int known = w->walk->once ? note_reported(w, view->node.addr, item) : 0;
     if (known)
         return known < 0 ? known : 0;
-    if (dart_header_is_spare(view->header))
-        return far_walk_object(w->walk, index, DART_TYPE_SPARE, view->node.addr,
-                               dart_node_bytes(DART_N256, DART_KEY_MAX, 16));
     return far_walk_object(w->walk, index, DART_TYPE_NODE, view->node.addr,
                            dart_node_size(dart_of(index), &view->node));
 }

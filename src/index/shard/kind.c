@@ -420,7 +420,7 @@ static const far_type types[SHARD_TYPES] = {
     [SHARD_TYPE_OVERFLOW] = {.name = "overflow", .align = 64},
     [SHARD_TYPE_PROGRESS] = {.name = "progress", .align = 16},
     [SHARD_TYPE_NODE] = {.name = "node", .align = 64},
-    [SHARD_TYPE_BLOCK] = {.name = "block", .align = 64, .swapped = true},
+    [SHARD_TYPE_BLOCK] = {.name = "block", .align = 64},
     [SHARD_TYPE_DIRECTORY] = {.name = "body", .align = 64},
 };
 
