@@ -101,7 +101,7 @@ static void unlink_half_open(net_admission *admission, net_half_open *peer) {
 }
 
 
-/* Closes the oldest half-open connection of the address that has the most of them: the loop to which it belongs reads the
+/* Closes the oldest half-open connection of the address with the most: the loop to which it belongs reads the
  * end of stream and frees it. The socket is still open, because net_admission_leave removes a connection from the list
  * before its socket is closed. Returns false if there is no half-open connection. */
 static bool evict_half_open(net_admission *admission) {

@@ -55,7 +55,7 @@ static bool shows_lock_of_id(FILE *info, unsigned id) {
 }
 
 
-/* Returns true if the descriptor of the process, whose number is `name`, holds a lock of the id, on whatever file. */
+/* Returns true if the descriptor with the number `name` of the process holds a lock of the id, on any file. */
 static bool descriptor_shows_lock(int process, const char *name, unsigned id) {
     char path[sizeof(((struct dirent *)0)->d_name) + 8];
     snprintf(path, sizeof(path), "fdinfo/%s", name);

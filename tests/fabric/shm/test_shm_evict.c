@@ -59,7 +59,7 @@ long syscall(long number, ...) {
 }
 
 
-static unsigned asked; /* number of files whose status was read by name in a folder */
+static unsigned asked; /* number of calls of fstatat */
 
 
 /* Replaces the function of the C library, in order to count its calls. */

@@ -64,7 +64,7 @@ TEST(an_unread_log_does_not_stop_the_daemon) {
 }
 
 
-/* Signals that arrive while a daemon ends, which takes long because nobody reads its log, have no effect on memory that
+/* Signals that arrive while a daemon ends, which takes long because its log is not read, have no effect on memory that
  * is freed. Under the address sanitizer it fails if serve.c keeps its signal handlers after net_server_run. */
 TEST(a_daemon_that_ends_ignores_signals) {
     daemon_node node;
