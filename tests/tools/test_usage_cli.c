@@ -81,7 +81,7 @@ TEST_WITH(a_pool_without_a_free_session_is_a_conflict, fresh, remove_pool) {
         fails(line, 5, "farindex: ");
     }
     close(file);
-    works("farindex list", "i\ttoy\t0\t0\n");
+    works("farindex list | cut -f1-3", "i\ttoy\t0\n");
 }
 
 
@@ -166,7 +166,7 @@ static void store_kind(const char kind[16]) {
 TEST_WITH(kinds_do_not_control_the_terminal, fresh, remove_pool) {
     works("farindex create i toy", "");
     store_kind("a\n\033\xff\0\0\0\0\0\0\0\0\0\0\0");
-    works("farindex list", "i\ta???\t0\t0\n");
+    works("farindex list | cut -f1-3", "i\ta???\t0\n");
     works("farindex stat | grep -cF 'a??"
           "?'",
           "1\n");
