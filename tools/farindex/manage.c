@@ -1,5 +1,6 @@
 /* The subcommands create, drop and list, which work on whole indexes, check, which also repairs pools, and evict. */
 #include "base/parse.h"
+#include "base/text.h"
 #include "client/end_client.h"
 #include "client/snapshot.h"
 #include "index/index.h"
@@ -114,7 +115,7 @@ int cli_list(int argc, char **argv) {
     if (p.json && err >= 0)
         cli_json_list_end(&list);
     far_snapshot_free(&survey);
-    return cli_pool_close(&p, err < 0 ? cli_pool_failed() : 0);
+    return cli_pool_close(&p, err < 0 ? cli_operation_failed(err) : 0);
 }
 
 
@@ -131,7 +132,8 @@ static int add_name(void *ctx, const char *name, const char *kind) {
 
 
 int cli_list_names(cli_pool *p, cli_names *list) {
-    return far_index_list(p->session, add_name, list) < 0 ? cli_pool_failed() : 0;
+    int err = far_index_list(p->session, add_name, list);
+    return err < 0 ? cli_operation_failed(err) : 0;
 }
 
 
@@ -261,7 +263,7 @@ int cli_check(int argc, char **argv) {
         print_check(&c, repair, &result);
     json_decref(c.list);
     if (err < 0)
-        status = cli_pool_failed();
+        status = cli_operation_failed(err);
     else if (result.problems_left || result.leaked_after)
         status = CLI_NOT_FOUND;
     return cli_pool_close(&p, status);

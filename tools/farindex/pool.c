@@ -103,7 +103,7 @@ static int open_pool(const char *command, cli_pool *p) {
                                  : "; 'farindex create' and 'farindex load' create it");
     if (err >= 0)
         err = far_session_open(p->pool, &p->session);
-    return err < 0 ? cli_pool_close(p, cli_pool_failed()) : 0;
+    return err < 0 ? cli_pool_close(p, cli_operation_failed(err)) : 0;
 }
 
 
@@ -117,7 +117,7 @@ int cli_pool_open(const char *command, cli_pool *p, const char *index) {
     int err = far_index_open(p->session, index, &p->index);
     if (err == FAR_ERR_NOT_FOUND)
         return cli_pool_close(p, cli_not_found("there is no index '%s'", index));
-    return err < 0 ? cli_pool_close(p, cli_pool_failed()) : 0;
+    return err < 0 ? cli_pool_close(p, cli_operation_failed(err)) : 0;
 }
 
 

@@ -204,7 +204,7 @@ int cli_stat(int argc, char **argv) {
     if (err == FAR_ERR_NOT_FOUND)
         status = cli_not_found("there is no index '%s'", argv[0]);
     else if (err < 0)
-        status = cli_pool_failed();
+        status = cli_operation_failed(err);
     else if (p.json)
         print_json(&p, &survey, count == 0, json_incref(list));
     json_decref(list);

@@ -113,7 +113,7 @@ typedef struct shm_options { /* The pool as the URI describes it. Members that t
     char path[FAR_URI_MAX];
     uint64_t node_bytes;
     unsigned nodes;
-    int shared;    /* 1: use the file even if other users own it or can write it */
+    int shared;    /* 1: use the file even if other users own, can write or can read it */
     bool existing; /* fail instead of creating a missing file */
 } shm_options;
 
