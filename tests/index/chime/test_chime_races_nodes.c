@@ -532,6 +532,23 @@ TEST(a_scan_finds_a_leaf_that_its_parent_lacks) {
 }
 
 
+/* Race A19. B has cached the parent of the last leaf, which A then splits. Proves that B's scan from a key of the new
+ * leaf ends. Fails if give_current_leaf (scan.c) does not compare the fences with the cursor: the cursor moves back to
+ * the high fence of the old leaf, again and again. */
+TEST(a_scan_begins_in_a_leaf_that_its_parent_lacks) {
+    open_chime(SMALL, ONE);
+    insert_keys(a, 40);
+    assert_keys_present(b, 0, 40);
+    unsigned last = insert_until_split(a, 40);
+    run_background_work(a);
+    assert_true(leaf_of_nth(last) != leaf_of_nth(last - 1));
+    start_operation(b, FAR_OP_SCAN, nth_key(last), 0);
+    far_sim_run_for(s.world, 10000000);
+    assert_true(b->ended && b->pairs == 1);
+    stage_close(&s);
+}
+
+
 /* Race A8. The cached parent of a scan leads to a leaf that was merged long ago. Proves that the scan does not return
  * its old contents. Fails without node_is_gone in chime_classify_node (access.c). */
 TEST(a_scan_uses_an_outdated_parent) {
