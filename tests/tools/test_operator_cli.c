@@ -133,7 +133,7 @@ TEST_WITH(an_error_is_one_object_where_json_is_asked_for, fresh, remove_pool) {
     works("farindex create i dart && farindex create s shard && farindex put i k v", "");
     assert_error_object("get i nosuch --json", 1, "not there");
     assert_error_object("get nosuch k --json", 1, "no index");
-    assert_error_object("put i k v --insert --json", 3, "already");
+    assert_error_object("put i k v --insert --json", 4, "already");
     assert_error_object("put i nosuch v --update --json", 1, "not there");
     assert_error_object("drop nosuch --json", 1, "no index");
     assert_error_object("scan s --json", 3, "no order");
@@ -226,7 +226,7 @@ TEST_WITH(a_refused_drop_names_the_users_of_the_index, fresh, remove_pool) {
     assert_string_equal(command, "farindex");
     gethostname(expected, sizeof(expected));
     assert_string_equal(host, expected);
-    const char *last = strstr(o.out, "\n3\n");
+    const char *last = strstr(o.out, "\n5\n");
     assert_non_null(last); /* the exit status of the refused drop */
     snprintf(expected, sizeof(expected), "the index 'i' is in use: process %d (farindex on %s", process, host);
     if (!strstr(o.err, expected))
