@@ -38,8 +38,7 @@ TEST_WITH(get_between_value_and_live, inserts_by_ticket, NULL) {
 
 
 /* Race A24. Proves that an insert, an update and a delete return after their last batch, which leaves the leaf. Fails if
- * one of them does not wait for it (update_raw_value in write.c, publish_slot in write_ticket.c, remove_slot in
- * remove.c). */
+ * update_raw_value (write.c), publish_slot (write_ticket.c) or remove_slot (remove.c) does not wait for this batch. */
 TEST_OF_BOTH_INSERTS(a_write_returns_after_its_last_verb) {
     static const far_op_kind kinds[] = {FAR_OP_INSERT, FAR_OP_UPDATE, FAR_OP_DELETE};
     open_stage(SLOTS4, NULL);
