@@ -135,6 +135,11 @@ typedef struct far_index_kind {
     int (*usage)(far_task *t, far_index *index, far_usage *usage);
     /* Delivers all keys; for kinds without scan. Called without a pin. */
     int (*keys)(far_task *t, far_index *index, far_keys *keys);
+    /* Gives all keys that an object of this type may contain. `object` is a copy of the first `bytes` bytes of the
+     * object, which may be damaged, free, or an object of another type. Used to salvage a damaged index: the caller
+     * looks up each key. Called without a pin. */
+    int (*object_keys)(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes,
+                       far_keys *keys);
     /* Optional. Sets the occupancy of the index; called without a pin. */
     int (*load_factor)(far_task *t, far_index *index, far_load *load);
     size_t (*cache_bytes)(far_index *index);                 /* Optional: bytes of the index's cache in this handle. */

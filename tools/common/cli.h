@@ -13,8 +13,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Exit statuses. CLI_NOT_FOUND also means that a check, a benchmark or a torture run found an error. */
-enum { CLI_DONE = 0, CLI_NOT_FOUND = 1, CLI_USAGE = 2, CLI_FAILED = 3 };
+/* Exit statuses. CLI_NOT_FOUND also means that a check, a benchmark or a torture run found an error. CLI_SALVAGED means
+ * that a salvage has kept all pairs that it could read, but not all pairs of the index. */
+enum { CLI_DONE = 0, CLI_NOT_FOUND = 1, CLI_USAGE = 2, CLI_FAILED = 3, CLI_SALVAGED = 6 };
 
 /* ---- Options ---- */
 

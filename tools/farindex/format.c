@@ -195,7 +195,7 @@ int cli_read_binary(FILE *file, cli_bytes *key, cli_bytes *value, const char **w
         *wrong = "a length is more than a MiB";
     else if (!read_bytes(file, key, key_len) || !read_bytes(file, value, value_len))
         *wrong = "the input ends inside a pair";
-    else if (key_len == 0 && !cli_header_begins((const char *)value->bytes, value_len))
+    else if (key_len == 0 && (value_len == 0 || value->bytes[0] != '%'))
         *wrong = "the key is empty";
     return *wrong ? -1 : key_len == 0 ? 2 : 1;
 }

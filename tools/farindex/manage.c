@@ -216,8 +216,8 @@ static void print_check(const check_output *c, bool repair, const check_result *
     if (!repair || c->problems == 0)
         return;
     puts(r->problems_left
-             ? "check: the problems cannot be repaired. 'farindex dump' or 'copy' saves the readable pairs of a "
-               "damaged index, and 'drop' removes the index."
+             ? "check: the problems cannot be repaired. 'farindex dump --salvage' or 'copy --salvage' saves the "
+               "readable pairs of a damaged index, and 'drop' removes the index."
              : "check: the problems are repaired.");
 }
 

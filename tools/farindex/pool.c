@@ -38,6 +38,18 @@ void cli_print_pairs(const cli_pool *p, const char *command, uint64_t pairs) {
 }
 
 
+void cli_print_salvaged(const cli_pool *p, const char *command, uint64_t pairs, uint64_t skipped) {
+    if (!p->json) {
+        printf("%s: %" PRIu64 " pairs, %" PRIu64 " keys skipped\n", command, pairs, skipped);
+        return;
+    }
+    json_t *result = cli_json_object();
+    cli_json_set_count(result, "pairs", pairs);
+    cli_json_set_count(result, "skipped", skipped);
+    cli_json_print(stdout, result);
+}
+
+
 void cli_json_set_pool_usage(json_t *pool, const far_pool_usage *usage) {
     cli_json_set_count(pool, "total", usage->total);
     cli_json_set_count(pool, "used", usage->used);

@@ -143,10 +143,18 @@ int far_keys_pass_on(far_task *t, far_keys *keys) {
 }
 
 
+int far_keys_skip_damage(far_task *t, const far_keys *keys, int result) {
+    if (result != FAR_ERR_CORRUPT || !keys || !keys->skips_damage)
+        return result;
+    far_discard_batch(t);
+    return 0;
+}
+
+
 int far_keys_throttle(far_task *t, far_keys *keys) {
     if (keys->each)
         return far_keys_pass_on(t, keys);
-    if (keys->used >= CHUNK_BYTES) {
+    if (keys->used >= CHUNK_BYTES && !keys->skips_damage) {
         keys->resting = keys->due = true;
         while (keys->resting)
             far_task_block(t);

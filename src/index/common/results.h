@@ -26,6 +26,7 @@ struct far_keys {
     bool due;     /* set when the caller (the client that consumes the keys) must act */
     bool resting; /* true while the task waits for the caller */
     bool stopped; /* true if the caller wants no more keys */
+    bool skips_damage; /* set by a salvage: the traversal leaves out broken objects instead of failing */
     /* If set, the task does not wait for a caller but calls this function for each key, without a pin. */
     int (*each)(far_task *t, void *ctx, far_bytes key);
     void *ctx;

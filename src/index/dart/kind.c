@@ -206,6 +206,7 @@ const far_index_kind far_dart_kind = {
     .walk = dart_walk,
     .check = dart_check,
     .usage = dart_usage,
+    .object_keys = dart_object_keys,
     .cache_bytes = dart_cache_bytes,
     .epoch_hook = dart_epoch_hook,
     .idle_hook = dart_idle_hook,

@@ -2,6 +2,7 @@
  * cannot be correct. */
 #include "index/shard/traversal.h"
 #include "base/error.h"
+#include "index/common/results.h"
 #include "pool/epoch/epoch.h"
 #include "pool/format/clients.h"
 
@@ -28,13 +29,19 @@ static int report_object(shard_traversal *r, unsigned type, far_addr addr, uint6
 }
 
 
+/* Lets a salvage continue after a broken object; returns any other result unchanged. */
+static int skip_damage(shard_traversal *r, int result) {
+    return r->keys ? far_keys_skip_damage(r->t, r->keys, result) : result;
+}
+
+
 static int visit_entries(shard_traversal *r, far_addr at, const uint64_t *words, unsigned count, int level,
                          uint64_t bucket, unsigned v) {
     int err = 0;
     for (unsigned i = 0; err >= 0 && i < count; i++) {
         far_scratch_mark mark = far_scratch_here(r->t);
         if (shard_is_live(words[i]))
-            err = r->each(r, at + 8 * i, words[i], level, bucket, v);
+            err = skip_damage(r, r->each(r, at + 8 * i, words[i], level, bucket, v));
         far_scratch_back(r->t, mark);
     }
     return err;
@@ -154,7 +161,8 @@ static int visit_table_slice(shard_traversal *r, unsigned word, unsigned generat
     far_read(r->t, addr + size * first, lines, size * count);
     err = far_wait(r->t);
     for (uint64_t i = 0; err >= 0 && i < count; i++)
-        err = visit_line(r, word, addr + size * (first + i), &lines[size / 8 * i], first + i, generation);
+        err = skip_damage(r, visit_line(r, word, addr + size * (first + i), &lines[size / 8 * i], first + i,
+                                        generation));
     return err < 0 ? err : 0;
 }
 
@@ -167,7 +175,7 @@ static int visit_table(shard_traversal *r, unsigned word, uint64_t table) {
     for (uint64_t first = 0; err == 0 && first < lines; first += LINES_AT_ONCE) {
         uint64_t count = lines - first < LINES_AT_ONCE ? lines - first : LINES_AT_ONCE;
         if ((err = pin_same_directory(r)) >= 0)
-            err = visit_table_slice(r, word, generation, first, count);
+            err = skip_damage(r, visit_table_slice(r, word, generation, first, count));
         far_pin_drop(r->t);
         if (err == 0 && r->keys)
             err = far_keys_throttle(r->t, r->keys);
@@ -186,11 +194,12 @@ static unsigned view_version(const partition_view *v) {
 }
 
 
-/* Reports corruption if the directory names objects of versions that are too late. Objects are made for one version at
+/* Reports corruption if the directory names objects of versions that are too late, except to a salvage, which does not
+ * use these objects. Objects are made for one version at
  * a time. The root word may have been read before the directory, so one doubling may have happened in between, and the
  * next doubling may be in preparation. Objects of still later versions are corruption. */
 static int check_no_later_versions(const shard_traversal *r, const partition_view *v) {
-    for (unsigned i = view_version(v) + 3; i < SHARD_VERSIONS; i++)
+    for (unsigned i = view_version(v) + 3; i < SHARD_VERSIONS && !(r->keys && r->keys->skips_damage); i++)
         if (v->directory[SHARD_DIR_SEGMENT + i] || v->directory[SHARD_DIR_PROGRESS + i])
             return far_fail(FAR_ERR_CORRUPT,
                             "index '%s', partition %llu is at version %u, but has objects of version %u",
@@ -237,12 +246,12 @@ static bool table_word_is_valid(const partition_view *v, unsigned i) {
 }
 
 
-/* Handles invalid table words. A check reports an invalid table word and skips the table. Any other traversal fails,
- * because it would miss the keys in the table. */
+/* Handles invalid table words. A check reports an invalid table word and skips the table, and a salvage skips the table.
+ * Any other traversal fails, because it would miss the keys in the table. */
 static int check_tables(const shard_traversal *r, const partition_view *v) {
     for (unsigned i = 0; i < 4; i++) {
         unsigned long long word = v->directory[SHARD_DIR_L2 + i], number = r->part->number;
-        if (table_word_is_valid(v, i))
+        if (table_word_is_valid(v, i) || (r->keys && r->keys->skips_damage))
             continue;
         if (!r->report)
             return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: invalid table address %#llx", r->index->name,
@@ -394,7 +403,7 @@ static int visit_slice(shard_traversal *r, uint64_t first, uint64_t count) {
     if (err >= 0)
         err = far_wait(r->t);
     for (uint64_t i = 0; err >= 0 && i < count; i++)
-        err = visit_bucket(r, &images[i]);
+        err = skip_damage(r, visit_bucket(r, &images[i]));
     if (err < 0 || !r->report)
         return err;
     far_pin_drop(r->t);
@@ -448,7 +457,7 @@ static int visit_segment(shard_traversal *r, unsigned segment, uint64_t word, bo
         uint64_t count = buckets - first < BUCKETS_AT_ONCE ? buckets - first : BUCKETS_AT_ONCE;
         far_scratch_mark mark = far_scratch_here(r->t);
         if ((err = pin_same_directory(r)) >= 0)
-            err = visit_slice(r, base + first, count);
+            err = skip_damage(r, visit_slice(r, base + first, count));
         far_pin_drop(r->t);
         far_scratch_back(r->t, mark);
         if (err >= 0 && r->keys)
@@ -505,13 +514,15 @@ static int visit_segments(shard_traversal *r) {
     partition_view v = {0};
     int err = 0;
     for (unsigned segment = 0; err >= 0 && segment < SHARD_VERSIONS; segment++) {
-        err = read_next_segment(r, &v, segment);
+        err = skip_damage(r, read_next_segment(r, &v, segment));
         uint64_t word = v.directory[SHARD_DIR_SEGMENT + segment];
+        if (err >= 0 && word == 0 && segment <= view_version(&v) && r->keys && r->keys->skips_damage)
+            continue; /* this segment is lost, but the next ones are not */
         if (err < 0 || word == 0)
             break;
         if (r->load && segment <= view_version(&v))
             r->load->slots += shard_segment_buckets(segment, r->st->b) * (r->st->slots + r->st->l2_slots);
-        err = visit_segment(r, segment, word, segment <= view_version(&v));
+        err = skip_damage(r, visit_segment(r, segment, word, segment <= view_version(&v)));
     }
     return err;
 }
@@ -571,7 +582,7 @@ int shard_traverse(shard_traversal *r) {
     for (uint64_t i = 0; err >= 0 && i < 1ull << r->st->p; i++) {
         r->part = &r->st->part[i];
         if ((err = report_object(r, SHARD_TYPE_PCB, r->part->pcb, 8 * SHARD_PCB_WORDS)) >= 0)
-            err = visit_partition_until_stable(r);
+            err = skip_damage(r, visit_partition_until_stable(r));
     }
     shard_counted_end(&r->counted);
     return err < 0 ? err : 0;

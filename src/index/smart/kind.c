@@ -199,6 +199,7 @@ const far_index_kind far_smart_kind = {
     .walk = smart_walk,
     .check = smart_check,
     .usage = smart_usage,
+    .object_keys = smart_object_keys,
     .cache_bytes = smart_cache_bytes,
     .idle_hook = smart_run_due_merge,
 };

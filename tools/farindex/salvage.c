@@ -1,0 +1,64 @@
+/* Salvage for `dump --salvage` and `copy --salvage`: passes on the pairs of a damaged index that can be read, and reports
+ * the keys that cannot be read. Pairs and skipped keys come in key order, so adjacent skipped keys are reported as one
+ * range. */
+#include "client/op.h"
+#include "tools/farindex/data.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* number of lines about skipped keys; the rest is only counted */
+#define LINES_MAX 50
+
+
+static void report_skipped_run(cli_salvage *s) {
+    if (s->run && s->lines++ < LINES_MAX) {
+        cli_progress_end();
+        fputs("farindex: skipped key ", stderr);
+        cli_print_escaped(stderr, s->first.bytes, s->first.length);
+        if (s->run > 1) {
+            fputs(" to ", stderr);
+            cli_print_escaped(stderr, s->last.bytes, s->last.length);
+            fprintf(stderr, " (%" PRIu64 " keys)", s->run);
+        }
+        fprintf(stderr, ": %s\n", s->reason);
+        if (s->lines == LINES_MAX)
+            fputs("farindex: further skipped keys are only counted\n", stderr);
+    }
+    s->run = 0;
+}
+
+
+static int pass_on_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    cli_salvage *s = ctx;
+    report_skipped_run(s);
+    return s->each(s->ctx, key, key_len, value, value_len);
+}
+
+
+static void note_skipped_key(void *ctx, const void *key, size_t key_len, const char *message) {
+    cli_salvage *s = ctx;
+    cli_bytes *to = s->run ? &s->last : &s->first;
+    to->length = 0;
+    cli_bytes_add(to, key, key_len);
+    if (s->run == 0)
+        snprintf(s->reason, sizeof(s->reason), "%s", message);
+    s->run++;
+    s->skipped++;
+}
+
+
+int cli_salvage_pairs(const cli_pool *p, cli_salvage *s) {
+    int err = far_index_salvage(p->session, p->index, &(far_salvage){pass_on_pair, note_skipped_key, s});
+    report_skipped_run(s);
+    cli_bytes_free(&s->first);
+    cli_bytes_free(&s->last);
+    return err;
+}
+
+
+int cli_pairs_failed(int64_t err, const char *command) {
+    if (err != FAR_ERR_CORRUPT)
+        return cli_pool_failed();
+    return cli_failed("%s; 'farindex %s --salvage' saves the pairs that can still be read", far_last_error(), command);
+}
