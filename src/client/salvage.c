@@ -12,12 +12,13 @@
  *      only if its own path is intact, however damaged the rest of the index is; and a key that was deleted or was
  *      never written is not delivered, although an old or damaged object contained it.
  *
- * A page whose page word is damaged is in no known slab. Salvage tries all sizes and types of slabs that the index has
- * elsewhere on such a page. These guessed candidates are only used if a get finds them. */
+ * A page whose page word is damaged is in no known slab. On such a page an object of any type may begin at any place.
+ * Salvage tries all of them. These guessed candidates, and the keys in free objects, are gotten last, and are not
+ * reported unless a get finds them. */
 #include "base/error.h"
-#include "base/grow.h"
 #include "client/client.h"
 #include "client/op.h"
+#include "client/snapshot.h"
 #include "index/common/results.h"
 #include "pool/alloc/blocks.h"
 
@@ -28,41 +29,22 @@
 #define LARGE_HEAD_BYTES (16u << 10)
 _Static_assert(LARGE_HEAD_BYTES <= FAR_BLOCK_BYTES_MIN, "the head of a large object is in its first block");
 
-typedef struct slab_format { /* size and type of the objects of a slab */
-    unsigned type, pages;
-    uint64_t size;
-} slab_format;
-
 typedef struct collecting { /* the first step */
     far_index *index;
-    far_keys keys;    /* candidates from known slabs */
-    far_keys guessed; /* candidates from pages that belong to no known slab */
+    far_snapshot survey; /* the indexes of the pool */
+    far_keys keys;    /* candidates from objects in use */
+    far_keys guessed; /* candidates from free objects, and from pages that belong to no known slab */
     bool guesses;     /* true during the second pass over the blocks, which only guesses */
-    slab_format *formats;
-    size_t format_count;
     char *slab; /* local copy of a slab or of the head of a large object, with room for a block */
 } collecting;
 
 typedef struct candidate {
     far_bytes key;
-    bool guessed;
+    bool guessed, done; /* done: the pair was delivered */
 } candidate;
 
 
 /* ---- Collecting candidates ---- */
-
-static int note_format(collecting *c, const far_page_state *page) {
-    for (size_t i = 0; i < c->format_count; i++)
-        if (c->formats[i].type == page->type && c->formats[i].size == page->size)
-            return 0;
-    slab_format *formats = far_grow(c->formats, c->format_count, sizeof(*formats));
-    if (!formats)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a salvage");
-    c->formats = formats;
-    c->formats[c->format_count++] = (slab_format){page->type, page->pages, page->size};
-    return 0;
-}
-
 
 static int read_memory(far_task *t, far_addr addr, char *to, uint64_t bytes) {
     for (uint64_t at = 0; at < bytes; at += FAR_VERB_BYTES_MAX) {
@@ -73,42 +55,47 @@ static int read_memory(far_task *t, far_addr addr, char *to, uint64_t bytes) {
 }
 
 
-static int collect_from_object(far_task *t, collecting *c, unsigned type, const char *object, uint64_t bytes) {
+static int collect_from_object(far_task *t, collecting *c, unsigned type, const char *object, uint64_t bytes,
+                               bool in_use) {
     far_scratch_mark mark = far_scratch_here(t);
-    int err = c->index->kind->object_keys(t, c->index, type, object, bytes, c->guesses ? &c->guessed : &c->keys);
+    int err = c->index->kind->object_keys(t, c->index, type, object, bytes, in_use ? &c->keys : &c->guessed);
     far_scratch_back(t, mark);
     return err;
 }
 
 
-static int collect_from_slab(far_task *t, collecting *c, unsigned type, const char *slab, uint64_t bytes,
-                             uint64_t size) {
-    int err = 0;
-    for (uint64_t at = 0; at + size <= bytes && err >= 0; at += size)
-        err = collect_from_object(t, c, type, slab + at, size);
+/* Collects from a slab that begins at page `first` of the block. Free objects may contain keys that were deleted. */
+static int collect_from_slab(far_task *t, collecting *c, const far_tables *b, unsigned first,
+                             const far_page_state *slab) {
+    uint64_t start = first * far_geometry_of(t)->page_bytes, bytes = slab->pages * far_geometry_of(t)->page_bytes;
+    int err = read_memory(t, far_block_base(far_geometry_of(t), b->id) + start, c->slab, bytes);
+    for (uint64_t at = 0; at + slab->size <= bytes && err >= 0; at += slab->size) {
+        uint64_t granule = (start + at) / FAR_GRANULE;
+        bool is_free = b->bits[granule / FAR_WORD_GRANULES] >> granule % FAR_WORD_GRANULES & 1;
+        err = collect_from_object(t, c, slab->type, c->slab + at, slab->size, !is_free);
+    }
     return err;
 }
 
 
-/* Tries all formats on the pages from `first` to before `end`, which belong to no known slab. Every page may be the
- * first one of a slab whose page word is damaged. */
-static int guess_slabs(far_task *t, collecting *c, far_addr base, unsigned first, unsigned end) {
-    uint64_t page_bytes = far_geometry_of(t)->page_bytes;
-    int err = read_memory(t, base + first * page_bytes, c->slab, (end - first) * page_bytes);
-    for (unsigned p = first; p < end && err >= 0; p++)
-        for (size_t i = 0; i < c->format_count && err >= 0; i++) {
-            const slab_format *format = &c->formats[i];
-            unsigned pages = format->pages < end - p ? format->pages : end - p;
-            err = collect_from_slab(t, c, format->type, c->slab + (p - first) * page_bytes, pages * page_bytes,
-                                    format->size);
-        }
+/* Collects from the pages from `first` to before `end`, which belong to no known slab. An object of each type may begin
+ * wherever its alignment allows. */
+static int guess_objects(far_task *t, collecting *c, far_addr base, unsigned first, unsigned end) {
+    const far_index_kind *kind = c->index->kind;
+    uint64_t page_bytes = far_geometry_of(t)->page_bytes, bytes = (end - first) * page_bytes;
+    int err = read_memory(t, base + first * page_bytes, c->slab, bytes);
+    for (unsigned type = 0; type < kind->type_count && err >= 0; type++) {
+        unsigned align = kind->types[type].align > FAR_GRANULE ? kind->types[type].align : FAR_GRANULE;
+        for (uint64_t at = 0; at < bytes && err >= 0; at += align)
+            err = collect_from_object(t, c, type, c->slab + at, bytes - at, false);
+    }
     return err;
 }
 
 
 static int collect_from_large_object(far_task *t, collecting *c, far_addr base, unsigned type) {
     int err = read_memory(t, base, c->slab, LARGE_HEAD_BYTES);
-    return err < 0 ? err : collect_from_object(t, c, type, c->slab, LARGE_HEAD_BYTES);
+    return err < 0 ? err : collect_from_object(t, c, type, c->slab, LARGE_HEAD_BYTES, !c->guesses);
 }
 
 
@@ -122,12 +109,17 @@ static int guess_large_object(far_task *t, collecting *c, far_addr base) {
 }
 
 
-/* Returns whether a slab with a sound page word begins at this page, and sets *slab. The words of its other pages must be
- * 0, because a damaged number of pages must not hide the slabs that follow. */
-static bool slab_begins(const far_geometry *g, const far_tables *b, unsigned p, far_page_state *slab) {
+/* Returns whether a slab with a credible page word begins at this page, and sets *slab. Some damaged words have a correct
+ * check. Therefore the index and the type must exist, and the words of the other pages of the slab must be 0, so that a
+ * wrong number of pages does not hide the slabs that follow. */
+static bool slab_begins(const collecting *c, const far_geometry *g, const far_tables *b, unsigned p,
+                        far_page_state *slab) {
     if (b->pages[p] == 0 || !far_page_is_sound(g, p, b->pages[p]))
         return false;
     *slab = far_page_unpack(b->pages[p]);
+    if (slab->uid == c->index->uid ? slab->type >= c->index->kind->type_count
+                                   : slab->uid != 0 && !far_snapshot_index_by_uid(&c->survey, slab->uid))
+        return false;
     for (unsigned q = p + 1; q < p + slab->pages; q++)
         if (b->pages[q] != 0)
             return false;
@@ -144,19 +136,17 @@ static int collect_from_pages(far_task *t, collecting *c, const far_tables *b) {
     int err = 0;
     for (unsigned p = 0; p < FAR_BLOCK_PAGES && err >= 0;) {
         far_page_state page;
-        if (!slab_begins(g, b, p, &page)) {
+        if (!slab_begins(c, g, b, p, &page)) {
             p++;
             continue;
         }
-        uint64_t bytes = page.pages * g->page_bytes;
         if (c->guesses && loose < p)
-            err = guess_slabs(t, c, base, loose, p);
-        else if (!c->guesses && page.uid == c->index->uid && (err = note_format(c, &page)) >= 0 &&
-                 (err = read_memory(t, base + p * g->page_bytes, c->slab, bytes)) >= 0)
-            err = collect_from_slab(t, c, page.type, c->slab, bytes, page.size);
+            err = guess_objects(t, c, base, loose, p);
+        else if (!c->guesses && page.uid == c->index->uid)
+            err = collect_from_slab(t, c, b, p, &page);
         loose = p += page.pages;
     }
-    return c->guesses && loose < FAR_BLOCK_PAGES && err >= 0 ? guess_slabs(t, c, base, loose, FAR_BLOCK_PAGES) : err;
+    return c->guesses && loose < FAR_BLOCK_PAGES && err >= 0 ? guess_objects(t, c, base, loose, FAR_BLOCK_PAGES) : err;
 }
 
 
@@ -228,7 +218,7 @@ static size_t add_candidates(const far_index *index, const far_keys *keys, bool 
     for (size_t at = 0; at < keys->used; at += sizeof(length) + length) {
         memcpy(&length, keys->data + at, sizeof(length));
         if (length > 0 && length <= max && (size == 0 || length == size))
-            to[count++] = (candidate){{keys->data + at + sizeof(length), length}, guessed};
+            to[count++] = (candidate){{keys->data + at + sizeof(length), length}, guessed, false};
     }
     return count;
 }
@@ -251,21 +241,49 @@ static candidate *sort_candidates(const collecting *c, size_t *count) {
 }
 
 
-/* Gets the candidates and delivers the pairs. Returns 0, or the error of a session or pool that is lost. */
-static int deliver_candidates(far_session *s, far_index *index, const candidate *list, size_t count,
-                              const far_salvage *salvage, uint8_t *value) {
-    for (size_t i = 0; i < count; i++) {
+typedef struct delivery { /* the second step */
+    far_session *session;
+    far_index *index;
+    const far_salvage *salvage;
+    candidate *list;
+    size_t count;
+    uint8_t *value;
+    bool ended; /* the caller wants no more pairs */
+} delivery;
+
+
+/* Gets candidates that were not delivered yet, and delivers their pairs. The first round leaves out the guessed ones,
+ * and the last round reports the keys that cannot be read. Returns 0, or the error of a session or pool that is lost. */
+static int deliver_candidates(delivery *d, bool last) {
+    bool adjacent = false;
+    for (size_t i = 0; i < d->count && !d->ended; i++) {
+        candidate *c = &d->list[i];
         size_t length = 0;
-        far_bytes key = list[i].key;
-        int err = far_get(s, index, key.data, key.length, value, FAR_VALUE_MAX, &length);
+        adjacent &= !c->done;
+        if (c->done || (c->guessed && !last))
+            continue;
+        int err = far_get(d->session, d->index, c->key.data, c->key.length, d->value, FAR_VALUE_MAX, &length);
         if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE || err == FAR_ERR_INVALID)
             return err;
-        if (err == 0 && salvage->each(salvage->ctx, key.data, key.length, value, length))
-            return 0;
-        if (err < 0 && err != FAR_ERR_NOT_FOUND && !list[i].guessed)
-            salvage->skipped(salvage->ctx, key.data, key.length, far_last_error());
+        c->done = err == 0;
+        if (err == 0)
+            d->ended = d->salvage->each(d->salvage->ctx, c->key.data, c->key.length, d->value, length) != 0;
+        if (err < 0 && err != FAR_ERR_NOT_FOUND && !c->guessed && last) {
+            d->salvage->skipped(d->salvage->ctx, c->key.data, c->key.length, adjacent, far_last_error());
+            adjacent = true;
+        }
     }
     return 0;
+}
+
+
+/* Two rounds save more pairs than one. A get of an absent key reads more of the path than a get of a present key, and
+ * may leave a hint or a cached node that leads later gets to a broken object; so the guessed candidates, of which most
+ * are absent, follow in the second round. And a get may use a shortcut of the index or of the cache, and then passes over
+ * a broken object; so the second round repeats the gets that failed, when the first one has filled the cache. */
+static int deliver_in_two_rounds(delivery *d) {
+    int err = deliver_candidates(d, false);
+    return err < 0 ? err : deliver_candidates(d, true);
 }
 
 
@@ -274,6 +292,8 @@ int far_index_salvage(far_session *s, far_index *index, const far_salvage *salva
     uint8_t *value = malloc(FAR_VALUE_MAX);
     candidate *list = NULL;
     size_t count = 0;
+    /* The snapshot fails in a pool with damaged tables. Then slabs of other indexes may be searched, too. */
+    (void)far_snapshot_take(s, &c.survey);
     int err = far_call_enter(s);
     if (err >= 0) {
         err = far_check_index(s, index);
@@ -290,13 +310,13 @@ int far_index_salvage(far_session *s, far_index *index, const far_salvage *salva
     if (err >= 0 && !(list = sort_candidates(&c, &count)))
         err = far_fail(FAR_ERR_NO_MEMORY, "no memory for the keys of an index");
     if (err >= 0)
-        err = deliver_candidates(s, index, list, count, salvage, value);
+        err = deliver_in_two_rounds(&(delivery){s, index, salvage, list, count, value, false});
     else
         err = far_describe_error(s, err);
+    far_snapshot_free(&c.survey);
     free(list);
     free(c.keys.data);
     free(c.guessed.data);
-    free(c.formats);
     free(c.slab);
     free(value);
     return err;

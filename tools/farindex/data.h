@@ -99,6 +99,7 @@ void cli_print_line(FILE *file, const void *key, size_t key_len, const void *val
 /* largest accepted length of a key or value; a larger length is a sign of damaged input */
 #define CLI_PAIR_MAX (1u << 20)
 int cli_read_binary(FILE *file, cli_bytes *key, cli_bytes *value, const char **wrong);
+void cli_binary_lengths(size_t key_len, size_t value_len, uint8_t lengths[8]); /* the lengths as the format has them */
 void cli_print_binary(FILE *file, const void *key, size_t key_len, const void *value, size_t value_len);
 
 typedef enum { CLI_LINES, CLI_BINARY } cli_format;
@@ -137,6 +138,7 @@ typedef struct cli_names {
 } cli_names;
 /* Fills the list, whose `names` the caller frees. Returns 0, or CLI_FAILED after a message. */
 int cli_list_names(cli_pool *p, cli_names *list);
+void cli_names_add(cli_names *list, const char *name); /* ends the process if memory runs out */
 
 /* ---- Salvage ---- */
 
@@ -145,7 +147,7 @@ typedef struct cli_salvage { /* counts and reports the keys that a salvage canno
     void *ctx;
     uint64_t skipped; /* number of keys that were skipped */
     unsigned lines;   /* number of lines printed about skipped keys */
-    /* the keys skipped since the last pair: their number, the first and the last key, and the reason for the first */
+    /* the adjacent keys that were skipped last: their number, the first and the last key, and the reason for the first */
     uint64_t run;
     cli_bytes first, last;
     char reason[256];

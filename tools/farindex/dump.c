@@ -16,22 +16,26 @@
 /* A stream that computes the checksum of the bytes that pass through it on their way to the output. */
 typedef struct checksum_file {
     FILE *stream, *output;
-    XXH3_state_t state;
+    XXH3_state_t *state;
 } checksum_file;
 
 
 static ssize_t write_and_hash(void *cookie, const char *bytes, size_t count) {
     checksum_file *sum = cookie;
     size_t written = fwrite(bytes, 1, count, sum->output);
-    XXH3_64bits_update(&sum->state, bytes, written);
+    XXH3_64bits_update(sum->state, bytes, written);
     return (ssize_t)written;
 }
 
 
 static bool open_checksum_file(checksum_file *sum, FILE *output) {
-    XXH3_64bits_reset(&sum->state);
+    sum->state = XXH3_createState();
     sum->output = output;
-    sum->stream = fopencookie(sum, "w", (cookie_io_functions_t){.write = write_and_hash});
+    sum->stream = sum->state ? fopencookie(sum, "w", (cookie_io_functions_t){.write = write_and_hash}) : NULL;
+    if (!sum->stream)
+        XXH3_freeState(sum->state);
+    else
+        XXH3_64bits_reset(sum->state);
     return sum->stream != NULL;
 }
 
@@ -131,7 +135,8 @@ static int write_dump(cli_pool *p, dumping *d) {
     bool written = fclose(d->file) == 0;
     d->file = output;
     if (!status && written && d->indexes)
-        cli_trailer_print(output, d->format, &(cli_trailer){d->indexes, d->pairs, XXH3_64bits_digest(&d->sum.state)});
+        cli_trailer_print(output, d->format, &(cli_trailer){d->indexes, d->pairs, XXH3_64bits_digest(d->sum.state)});
+    XXH3_freeState(d->sum.state);
     if (!status && (!written || fflush(output) != 0 || ferror(output)))
         status = cli_failed("the dump could not be written: %s", strerror(errno));
     return status;

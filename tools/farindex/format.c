@@ -201,12 +201,17 @@ int cli_read_binary(FILE *file, cli_bytes *key, cli_bytes *value, const char **w
 }
 
 
-void cli_print_binary(FILE *file, const void *key, size_t key_len, const void *value, size_t value_len) {
-    uint8_t lengths[8];
+void cli_binary_lengths(size_t key_len, size_t value_len, uint8_t lengths[8]) {
     for (int i = 0; i < 4; i++) {
         lengths[i] = (uint8_t)(key_len >> (8 * i));
         lengths[4 + i] = (uint8_t)(value_len >> (8 * i));
     }
+}
+
+
+void cli_print_binary(FILE *file, const void *key, size_t key_len, const void *value, size_t value_len) {
+    uint8_t lengths[8];
+    cli_binary_lengths(key_len, value_len, lengths);
     fwrite(lengths, 1, sizeof(lengths), file);
     fwrite(key, 1, key_len, file);
     fwrite(value, 1, value_len, file);

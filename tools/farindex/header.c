@@ -31,7 +31,7 @@ static void print_lines(FILE *file, cli_format format, const char *text, int len
 
 void cli_header_print(FILE *file, cli_format format, const cli_header *header) {
     char text[sizeof(*header) + 64];
-    int length = snprintf(text, sizeof(text), FIRST_WORD "%u\n%%index %s\n%%kind %s\n%s%s%s", CLI_DUMP_VERSION,
+    int length = snprintf(text, sizeof(text), "%s%u\n%%index %s\n%%kind %s\n%s%s%s", FIRST_WORD, CLI_DUMP_VERSION,
                           header->name, header->kind, *header->options ? "%options " : "", header->options,
                           *header->options ? "\n" : "");
     print_lines(file, format, text, length);

@@ -1,6 +1,5 @@
 /* Salvage for `dump --salvage` and `copy --salvage`: passes on the pairs of a damaged index that can be read, and reports
- * the keys that cannot be read. Pairs and skipped keys come in key order, so adjacent skipped keys are reported as one
- * range. */
+ * the keys that cannot be read. Adjacent skipped keys are reported as one range. */
 #include "client/op.h"
 #include "tools/farindex/data.h"
 
@@ -29,15 +28,10 @@ static void report_skipped_run(cli_salvage *s) {
 }
 
 
-static int pass_on_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+static void note_skipped_key(void *ctx, const void *key, size_t key_len, bool adjacent, const char *message) {
     cli_salvage *s = ctx;
-    report_skipped_run(s);
-    return s->each(s->ctx, key, key_len, value, value_len);
-}
-
-
-static void note_skipped_key(void *ctx, const void *key, size_t key_len, const char *message) {
-    cli_salvage *s = ctx;
+    if (!adjacent)
+        report_skipped_run(s);
     cli_bytes *to = s->run ? &s->last : &s->first;
     to->length = 0;
     cli_bytes_add(to, key, key_len);
@@ -45,6 +39,12 @@ static void note_skipped_key(void *ctx, const void *key, size_t key_len, const c
         snprintf(s->reason, sizeof(s->reason), "%s", message);
     s->run++;
     s->skipped++;
+}
+
+
+static int pass_on_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    cli_salvage *s = ctx;
+    return s->each(s->ctx, key, key_len, value, value_len);
 }
 
 
