@@ -182,6 +182,9 @@ struct far_index {
      */
     unsigned opens, walks;
     unsigned slot;    /* number of the slot in the handle's table of open indexes that contains this index */
+    /* true in a private copy of a damaged pool: a get fails only if its own path is damaged, not because of damage
+     * elsewhere in an object on its path */
+    bool lenient;
     atomic_uint uses; /* number of operations and hooks in progress; close waits until it is 0 */
     /* change of the number of keys by this handle, not yet added to the record; one counter per group of sessions */
     far_key_count_delta key_count_deltas[FAR_KEY_COUNT_DELTAS];

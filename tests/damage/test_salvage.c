@@ -165,8 +165,9 @@ static int open_damaged_index(far_session *session, far_index **index) {
 }
 
 
-static void open_index(far_pool **pool, far_session **session, const library *l, far_index **index) {
-    assert_int_equal(far_pool_open(URI, &rig_options, pool), 0);
+static void open_index(far_pool **pool, far_session **session, const library *l, bool copy, far_index **index) {
+    const far_pool_options salvages = {.salvage = 1};
+    assert_int_equal(far_pool_open(URI, copy ? &salvages : &rig_options, pool), 0);
     assert_int_equal(far_session_open(*pool, session), 0);
     if (l->image)
         assert_int_equal(open_damaged_index(*session, index), 0);
@@ -189,7 +190,7 @@ static void fill_index(library *l, const char *kind, const char *options) {
     far_index *index;
     *l = (library){.kind = kind, .options = options, .fixed = *options != 0};
     assert_int_equal(far_fabric_open(URI, &l->fabric), 0);
-    open_index(&pool, &session, l, &index);
+    open_index(&pool, &session, l, false, &index);
     for (unsigned i = 0; i < PAIRS; i++) {
         size_t length = make_key(l, i, key);
         assert_int_equal(far_put(session, index, key, length, value, make_value(l, i, value)), 0);
@@ -274,7 +275,7 @@ static unsigned get_all(const library *l, bool readable[PAIRS]) {
     far_session *session;
     far_index *index;
     unsigned count = 0;
-    open_index(&pool, &session, l, &index);
+    open_index(&pool, &session, l, true, &index);
     for (unsigned i = 0; i < PAIRS; i++) {
         readable[i] = !is_deleted(i) && far_get(session, index, key, make_key(l, i, key), value, sizeof(value), NULL) == 0;
         count += readable[i];
@@ -291,7 +292,7 @@ static bool is_readable_alone(const library *l, unsigned number, uint64_t seed) 
     far_session *session;
     far_index *index;
     damage_index(l, seed);
-    open_index(&pool, &session, l, &index);
+    open_index(&pool, &session, l, true, &index);
     int err = far_get(session, index, key, make_key(l, number, key), value, sizeof(value), NULL);
     close_index(pool, session, index);
     return err == 0;
@@ -303,7 +304,7 @@ static void salvage(const library *l, saved *s) {
     far_session *session;
     far_index *index;
     *s = (saved){.l = l};
-    open_index(&pool, &session, l, &index);
+    open_index(&pool, &session, l, true, &index);
     assert_int_equal(far_index_salvage(session, index, &(far_salvage){note_pair, note_skipped, s}), 0);
     close_index(pool, session, index);
 }

@@ -285,6 +285,7 @@ far_index *far_index_new(far_pool *pool, const far_index_kind *kind, const char 
     index->kind = kind;
     index->pool = pool;
     index->uid = uid;
+    index->lenient = pool->options.salvage;
     snprintf(index->name, sizeof(index->name), "%s", name);
     return index;
 }
