@@ -25,16 +25,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* number of bytes at the beginning of a large object that are searched for a key; a key is never longer */
-#define LARGE_HEAD_BYTES (16u << 10)
-_Static_assert(LARGE_HEAD_BYTES <= FAR_BLOCK_BYTES_MIN, "the head of a large object is in its first block");
+#define LARGE_HEAD_BYTES FAR_BLOCK_BYTES_MIN /* bytes at the beginning of a large object that are searched for a key */
 
 typedef struct collecting { /* the first step */
     far_index *index;
     far_snapshot survey; /* the indexes of the pool */
     far_keys keys;    /* candidates from objects in use */
     far_keys guessed; /* candidates from free objects, and from pages that belong to no known slab */
-    bool guesses;     /* true during the second pass over the blocks, which only guesses */
     char *slab; /* local copy of a slab or of the head of a large object, with room for a block */
 } collecting;
 
@@ -93,18 +90,14 @@ static int guess_objects(far_task *t, collecting *c, far_addr base, unsigned fir
 }
 
 
-static int collect_from_large_object(far_task *t, collecting *c, far_addr base, unsigned type) {
-    int err = read_memory(t, base, c->slab, LARGE_HEAD_BYTES);
-    return err < 0 ? err : collect_from_object(t, c, type, c->slab, LARGE_HEAD_BYTES, !c->guesses);
-}
-
-
-/* The block has no slabs. A large object of the index may begin here even if the entry of the block does not show that,
- * because the entry may be damaged. */
-static int guess_large_object(far_task *t, collecting *c, far_addr base) {
-    int err = 0;
+/* Collects from the beginning of a block without slabs. A large object of the index may begin there even if the entry of
+ * the block does not show that, because the entry may be damaged. */
+static int collect_from_large_object(far_task *t, collecting *c, const far_tables *b) {
+    far_block_state state = far_block_unpack(b->entry[0]);
+    bool own = state.kind == FAR_BLOCK_LARGE_HEAD && state.uid == c->index->uid;
+    int err = read_memory(t, far_block_base(far_geometry_of(t), b->id), c->slab, LARGE_HEAD_BYTES);
     for (unsigned type = 0; type < c->index->kind->type_count && err >= 0; type++)
-        err = collect_from_large_object(t, c, base, type);
+        err = collect_from_object(t, c, type, c->slab, LARGE_HEAD_BYTES, own && type == state.type);
     return err;
 }
 
@@ -127,55 +120,40 @@ static bool slab_begins(const collecting *c, const far_geometry *g, const far_ta
 }
 
 
-/* Collects from the slabs of the block that have a sound page word in the first pass, and guesses on all other pages in
- * the second pass. */
+/* Collects from the slabs of the index, and guesses on all pages that belong to no slab. The page word of a slab in which
+ * there is no key may have a wrong type, so its pages are guessed, too. */
 static int collect_from_pages(far_task *t, collecting *c, const far_tables *b) {
     const far_geometry *g = far_geometry_of(t);
-    far_addr base = far_block_base(g, b->id);
-    unsigned loose = 0; /* the pages from here to before the current one belong to no known slab */
+    unsigned loose = 0; /* the pages from here to before the current one belong to no slab */
     int err = 0;
     for (unsigned p = 0; p < FAR_BLOCK_PAGES && err >= 0;) {
-        far_page_state page;
-        if (!slab_begins(c, g, b, p, &page)) {
+        far_page_state slab;
+        if (!slab_begins(c, g, b, p, &slab)) {
             p++;
             continue;
         }
-        if (c->guesses && loose < p)
-            err = guess_objects(t, c, base, loose, p);
-        else if (!c->guesses && page.uid == c->index->uid)
-            err = collect_from_slab(t, c, b, p, &page);
-        loose = p += page.pages;
+        if (loose < p)
+            err = guess_objects(t, c, far_block_base(g, b->id), loose, p);
+        loose = p + slab.pages;
+        size_t before = c->keys.used + c->guessed.used;
+        if (err >= 0 && slab.uid == c->index->uid && (err = collect_from_slab(t, c, b, p, &slab)) >= 0 &&
+            before == c->keys.used + c->guessed.used)
+            err = guess_objects(t, c, far_block_base(g, b->id), p, loose);
+        p = loose;
     }
-    return c->guesses && loose < FAR_BLOCK_PAGES && err >= 0 ? guess_objects(t, c, base, loose, FAR_BLOCK_PAGES) : err;
+    return loose < FAR_BLOCK_PAGES && err >= 0
+               ? guess_objects(t, c, far_block_base(g, b->id), loose, FAR_BLOCK_PAGES)
+               : err;
 }
 
 
 static int collect_from_block(far_task *t, void *ctx, far_tables *b) {
-    collecting *c = ctx;
-    far_block_state state = far_block_unpack(b->entry[0]);
-    far_addr base = far_block_base(far_geometry_of(t), b->id);
     bool has_pages = false;
     for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
         has_pages |= b->pages[p] != 0;
     if (has_pages)
-        return collect_from_pages(t, c, b);
-    if (state.kind == FAR_BLOCK_FREE)
-        return 0;
-    if (c->guesses)
-        return guess_large_object(t, c, base);
-    if (state.kind == FAR_BLOCK_LARGE_HEAD && state.uid == c->index->uid)
-        return collect_from_large_object(t, c, base, state.type);
-    return 0;
-}
-
-
-static int collect_from_memory(far_task *t, collecting *c) {
-    int err = 0;
-    for (unsigned pass = 0; pass < 2 && err >= 0; pass++) {
-        c->guesses = pass == 1;
-        err = far_tables_each(t, NULL, collect_from_block, c);
-    }
-    return err;
+        return collect_from_pages(t, ctx, b);
+    return far_block_is_free(b->entry[0]) ? 0 : collect_from_large_object(t, ctx, b);
 }
 
 
@@ -184,8 +162,7 @@ static int collect_candidates(far_task *t, void *arg) {
     collecting *c = arg;
     t->label = "salvage";
     t->index_key = c->index->uid;
-    int err = c->index->kind->object_keys ? collect_from_memory(t, c) : 0;
-    c->keys.skips_damage = true;
+    int err = far_tables_each(t, NULL, collect_from_block, c);
     if (err >= 0 && c->index->kind->keys)
         err = c->index->kind->keys(t, c->index, &c->keys);
     return err;
@@ -210,14 +187,13 @@ static size_t count_keys(const far_keys *keys) {
 }
 
 
-/* Adds the keys that the index can contain. Damaged objects may contain keys of impossible lengths. */
+/* Adds the keys to the list, except those of a length that the index cannot have. */
 static size_t add_candidates(const far_index *index, const far_keys *keys, bool guessed, candidate *to) {
-    uint32_t size = (uint32_t)index->options[FAR_OPTION_KEY_SIZE], max = (uint32_t)index->options[FAR_OPTION_MAX_KEY],
-             length;
+    uint32_t size = (uint32_t)index->options[FAR_OPTION_KEY_SIZE], length;
     size_t count = 0;
     for (size_t at = 0; at < keys->used; at += sizeof(length) + length) {
         memcpy(&length, keys->data + at, sizeof(length));
-        if (length > 0 && length <= max && (size == 0 || length == size))
+        if (size == 0 || length == size)
             to[count++] = (candidate){{keys->data + at + sizeof(length), length}, guessed, false};
     }
     return count;
@@ -288,7 +264,8 @@ static int deliver_in_two_rounds(delivery *d) {
 
 
 int far_index_salvage(far_session *s, far_index *index, const far_salvage *salvage) {
-    collecting c = {.index = index, .slab = malloc(FAR_BLOCK_BYTES_MAX)};
+    far_keys salvaged = {.skips_damage = true, .longest = index ? (size_t)index->options[FAR_OPTION_MAX_KEY] : 0};
+    collecting c = {.index = index, .keys = salvaged, .guessed = salvaged, .slab = malloc(FAR_BLOCK_BYTES_MAX)};
     uint8_t *value = malloc(FAR_VALUE_MAX);
     candidate *list = NULL;
     size_t count = 0;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 typedef struct copying {
-    cli_pool *pool;
+    cli_pool *pool; /* the pool of the new index */
     far_index *to;
     uint64_t pairs, keys; /* number of pairs copied so far; estimated number of all pairs, or 0 */
     uint64_t skipped;     /* number of keys that a salvage has skipped */
@@ -54,14 +54,19 @@ static int create_copy(cli_pool *p, const char *name, const char *kind, const ch
 }
 
 
-/* Copies the pairs that can be read. Returns false if the salvage ended early. */
-static bool salvage_pairs(cli_pool *p, copying *c) {
+/* Copies the pairs that can be read, from a private copy of the pool. Returns false if the salvage ended early. */
+static bool salvage_pairs(copying *c) {
+    cli_pool source = {.uri = c->pool->uri, .cache = c->pool->cache, .salvages = true};
     cli_salvage s = {.each = copy_pair, .ctx = c};
-    int err = cli_salvage_pairs(p, &s);
+    if (cli_pool_open("copy", &source, c->pool->index->name) != 0)
+        return false;
+    int err = cli_salvage_pairs(&source, &s);
+    bool whole = err >= 0 && !*source.missing;
     c->skipped = s.skipped;
     if (err < 0)
         cli_pool_failed();
-    return err >= 0;
+    cli_pool_close(&source, 0);
+    return whole;
 }
 
 
@@ -76,7 +81,7 @@ static int copy_index(cli_pool *p, const char *name, const char *kind, const cha
         return status;
     c.keys = cli_pool_keys(p);
     if (salvages)
-        whole = salvage_pairs(p, &c);
+        whole = salvage_pairs(&c);
     else
         pairs = far_index_pairs(p->session, p->index, copy_pair, &c);
     cli_progress_end();

@@ -17,7 +17,8 @@ typedef struct cli_pool {
     bool creates;        /* a pool that does not exist is created */
     bool ignore_refuted; /* value for far_pool_options.ignore_refuted */
     bool repairs;        /* a superblock with one damaged word is repaired if that is possible */
-    bool salvages;       /* a pool that cannot be opened is read as a private copy (far_pool_options.salvage) */
+    bool salvages;       /* a private copy of the pool is opened (far_pool_options.salvage) */
+    const char *missing; /* why memory of that pool is missing, or "" */
     far_pool *pool;
     far_session *session;
     far_index *index;
@@ -34,6 +35,8 @@ typedef struct cli_pool {
 /* Opens the pool and a session, and also the index if `index` is not NULL. Returns 0, or an exit status after a
  * message. */
 int cli_pool_open(const char *command, cli_pool *p, const char *index);
+/* Opens an index in `index`, in a pool that is open. Returns 0 or an error. */
+int cli_index_open(cli_pool *p, const char *name);
 /* Closes everything and flushes stdout. Returns `status`, or CLI_FAILED if the flush failed. */
 int cli_pool_close(cli_pool *p, int status);
 /* Shows progress until cli_progress_end() for a call that reads all used memory of the pool `times` times. */

@@ -109,7 +109,7 @@ static int dump_all(cli_pool *p, dumping *d) {
     cli_names list = {0};
     int status = cli_list_names(p, &list);
     for (size_t i = 0; i < list.count && !status; i++) {
-        int err = far_index_open(p->session, list.names[i], &p->index);
+        int err = cli_index_open(p, list.names[i]);
         if (err == 0)
             status = dump_index(p, d);
         else if (err != FAR_ERR_NOT_FOUND && d->salvages && (d->incomplete = true))
@@ -244,7 +244,7 @@ int cli_dump(int argc, char **argv) {
         cli_print_pairs(&p, "dump", d.pairs);
     if (!status && to_file && d.salvages)
         cli_print_salvaged(&p, "dump", d.pairs, d.skipped);
-    if (!status && (d.skipped || d.incomplete))
+    if (!status && (d.skipped || d.incomplete || (d.salvages && *p.missing)))
         status = CLI_SALVAGED;
     return cli_pool_close(&p, status);
 }

@@ -115,6 +115,8 @@ void far_scan_pair(const struct far_scan_buffer *buffer, size_t *at, far_bytes *
 
 int far_keys_give(far_keys *keys, far_bytes key) {
     uint32_t length = (uint32_t)key.length;
+    if (keys->skips_damage && (length == 0 || length > keys->longest)) /* damaged objects may have such keys */
+        return 0;
     if (keys->used + sizeof(length) + key.length > keys->size) {
         size_t size = 2 * keys->size + CHUNK_BYTES + sizeof(length) + key.length;
         char *data = realloc(keys->data, size);

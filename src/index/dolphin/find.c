@@ -249,6 +249,8 @@ static int return_raw_value(dolphin_op *op, const dolphin_leaf *leaf, unsigned s
         int err = reread_value(op, leaf, slot, &vword);
         if (err < 0)
             return err;
+        if (vword == op->st->poison && op->index->lenient) /* damage has made an empty slot LIVE */
+            return dolphin_fail_corrupt(op->index, leaf->addr, "leaf");
     }
     return far_out_give(out, &vword, 8);
 }

@@ -292,6 +292,7 @@ int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     smart_spot found, *spot = &found;
     int err = start_operation(&op, t, index, key);
     op.never_inserts = true;
+    op.accept_frozen = index->lenient; /* a damaged node must not be replaced */
     op.expects_absent = expects_misses(op.st);
     if (err < 0 || (err = smart_find_leaf(&op, spot)) < 0)
         return err;
