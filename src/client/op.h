@@ -65,8 +65,9 @@ typedef struct far_salvage {
     void *ctx;
 } far_salvage;
 
-/* Delivers all pairs of a damaged index that a get can still read (salvage.c). Returns 0, or an error if the salvage
- * ended early. */
+/* Delivers all pairs of a damaged index that a get can still read (salvage.c). Returns 1 if a check finds that the index
+ * is damaged, so that pairs may be missing whose keys are not known; 0 if it is sound; or an error if the salvage ended
+ * early. */
 int far_index_salvage(far_session *s, far_index *index, const far_salvage *salvage);
 
 /* Scans. A scan alternates between filling a buffer with a chunk of pairs, in a task with a pin, and delivering the

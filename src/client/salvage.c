@@ -120,8 +120,9 @@ static bool slab_begins(const collecting *c, const far_geometry *g, const far_ta
 }
 
 
-/* Collects from the slabs of the index, and guesses on all pages that belong to no slab. The page word of a slab in which
- * there is no key may have a wrong type, so its pages are guessed, too. */
+/* Collects from the slabs of the index, and guesses on all pages that belong to no slab. Also guesses on the pages of a
+ * slab without keys, because its type may be wrong, and of a slab with an unusual number of pages, because its size may be
+ * wrong. */
 static int collect_from_pages(far_task *t, collecting *c, const far_tables *b) {
     const far_geometry *g = far_geometry_of(t);
     unsigned loose = 0; /* the pages from here to before the current one belong to no slab */
@@ -137,7 +138,7 @@ static int collect_from_pages(far_task *t, collecting *c, const far_tables *b) {
         loose = p + slab.pages;
         size_t before = c->keys.used + c->guessed.used;
         if (err >= 0 && slab.uid == c->index->uid && (err = collect_from_slab(t, c, b, p, &slab)) >= 0 &&
-            before == c->keys.used + c->guessed.used)
+            (before == c->keys.used + c->guessed.used || slab.pages != far_slab_pages(g->page_bytes, slab.size)))
             err = guess_objects(t, c, far_block_base(g, b->id), p, loose);
         p = loose;
     }
@@ -263,6 +264,16 @@ static int deliver_in_two_rounds(delivery *d) {
 }
 
 
+/* Returns whether the index is damaged. A check does not use the leniency of a private copy (far_index.lenient). */
+static int is_damaged(far_session *s, far_index *index) {
+    bool lenient = index->lenient;
+    index->lenient = false;
+    int problems = far_index_check(s, index, NULL, NULL);
+    index->lenient = lenient;
+    return problems != 0;
+}
+
+
 int far_index_salvage(far_session *s, far_index *index, const far_salvage *salvage) {
     far_keys salvaged = {.skips_damage = true, .longest = index ? (size_t)index->options[FAR_OPTION_MAX_KEY] : 0};
     collecting c = {.index = index, .keys = salvaged, .guessed = salvaged, .slab = malloc(FAR_BLOCK_BYTES_MAX)};
@@ -286,10 +297,10 @@ int far_index_salvage(far_session *s, far_index *index, const far_salvage *salva
     }
     if (err >= 0 && !(list = sort_candidates(&c, &count)))
         err = far_fail(FAR_ERR_NO_MEMORY, "no memory for the keys of an index");
-    if (err >= 0)
-        err = deliver_in_two_rounds(&(delivery){s, index, salvage, list, count, value, false});
-    else
+    if (err < 0)
         err = far_describe_error(s, err);
+    else if ((err = deliver_in_two_rounds(&(delivery){s, index, salvage, list, count, value, false})) >= 0)
+        err = is_damaged(s, index);
     far_snapshot_free(&c.survey);
     free(list);
     free(c.keys.data);

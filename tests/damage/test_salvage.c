@@ -307,7 +307,9 @@ static void salvage(const library *l, saved *s) {
     far_index *index;
     *s = (saved){.l = l};
     open_index(&pool, &session, l, true, &index);
-    assert_int_equal(far_index_salvage(session, index, &(far_salvage){note_pair, note_skipped, s}), 0);
+    int damaged = far_index_salvage(session, index, &(far_salvage){note_pair, note_skipped, s});
+    assert_true(damaged >= 0);
+    s->skipped += (unsigned)damaged;
     close_index(pool, session, index);
 }
 

@@ -318,8 +318,8 @@ TEST_WITH(a_dump_keeps_kind_and_options, fresh, remove_pool) {
     works("farindex create d dart && farindex dump a | farindex load d && farindex get d k", "load: 1 pairs\nv\n");
     works("farindex dump a --plain >file", "");
     fails("farindex load nosuch file", 1, "no index 'nosuch'");
-    write_file("file", "%farindex-dump 2\n", 17);
-    fails("farindex load a file", 3, "another version");
+    write_file("file", "%farindex-dump 3\n", 17);
+    fails("farindex load a file", 3, "newer than this program");
     write_file("file", "%colour red\n", 12);
     fails("farindex load a file", 3, "line 1: ");
 }

@@ -54,17 +54,14 @@ static int create_copy(cli_pool *p, const char *name, const char *kind, const ch
 }
 
 
-/* Copies the pairs that can be read, from a private copy of the pool. Returns false if the salvage ended early. */
+/* Copies the pairs that can be read, from a private copy of the pool. Returns whether these are all pairs. */
 static bool salvage_pairs(copying *c) {
     cli_pool source = {.uri = c->pool->uri, .cache = c->pool->cache, .salvages = true};
     cli_salvage s = {.each = copy_pair, .ctx = c};
     if (cli_pool_open("copy", &source, c->pool->index->name) != 0)
         return false;
-    int err = cli_salvage_pairs(&source, &s);
-    bool whole = err >= 0 && !*source.missing;
+    bool whole = cli_salvage_pairs(&source, &s);
     c->skipped = s.skipped;
-    if (err < 0)
-        cli_pool_failed();
     cli_pool_close(&source, 0);
     return whole;
 }
@@ -100,7 +97,7 @@ static int copy_index(cli_pool *p, const char *name, const char *kind, const cha
         cli_print_pairs(p, "copy", c.pairs);
     else
         cli_print_salvaged(p, "copy", c.pairs, c.skipped);
-    return c.skipped || !whole ? CLI_SALVAGED : 0;
+    return whole ? 0 : CLI_SALVAGED;
 }
 
 

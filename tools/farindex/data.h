@@ -156,9 +156,9 @@ typedef struct cli_salvage { /* counts and reports the keys that a salvage canno
     char reason[256];
 } cli_salvage;
 
-/* Calls `each` for all pairs of the open index that can be read. Reports on stderr the keys that are skipped. Returns 0,
- * or an error if the salvage ended early. */
-int cli_salvage_pairs(const cli_pool *p, cli_salvage *s);
+/* Calls `each` for all pairs of the open index that can be read. Reports on stderr what is skipped. Returns whether the
+ * index is sound, so that the pairs are complete. */
+bool cli_salvage_pairs(const cli_pool *p, cli_salvage *s);
 
 /* Like cli_pool_failed. If the error is a damaged index, the message names the command that saves the readable pairs. */
 int cli_pairs_failed(int64_t err, const char *command);

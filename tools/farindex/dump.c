@@ -48,7 +48,7 @@ typedef struct dumping {
     uint64_t pairs, keys;
     uint64_t before; /* value of `pairs` when the current index began */
     uint64_t indexes, skipped; /* number of indexes written, and of keys that a salvage has skipped */
-    bool incomplete;           /* a salvage could not read a whole index, or ended early */
+    bool incomplete;           /* a salvage has not read all pairs */
     checksum_file sum;
 } dumping;
 
@@ -68,10 +68,7 @@ static int write_pair(void *ctx, const void *key, size_t key_len, const void *va
 /* Writes the pairs that can be read. A salvage that ends early counts as incomplete, not as a failure. */
 static void salvage_pairs(cli_pool *p, dumping *d) {
     cli_salvage s = {.each = write_pair, .ctx = d};
-    if (cli_salvage_pairs(p, &s) < 0) {
-        cli_pool_failed();
-        d->incomplete = true;
-    }
+    d->incomplete |= !cli_salvage_pairs(p, &s);
     d->skipped += s.skipped;
 }
 
@@ -244,7 +241,7 @@ int cli_dump(int argc, char **argv) {
         cli_print_pairs(&p, "dump", d.pairs);
     if (!status && to_file && d.salvages)
         cli_print_salvaged(&p, "dump", d.pairs, d.skipped);
-    if (!status && (d.skipped || d.incomplete || (d.salvages && *p.missing)))
+    if (!status && d.incomplete)
         status = CLI_SALVAGED;
     return cli_pool_close(&p, status);
 }

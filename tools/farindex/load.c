@@ -507,14 +507,18 @@ static void end_loaders(loading *l) {
 
 static int report_result(const loading *l, int unreadable) {
     const char *unit = l->format == CLI_BINARY ? "pair" : "line";
+    const char *rest = l->created.count > 1   ? "; the new indexes are removed again"
+                       : l->created.count > 0 ? "; the new index is removed again"
+                                              : "";
     uint64_t bad = atomic_load_explicit(&l->refused_place, memory_order_relaxed);
     if (bad == UINT64_MAX)
-        return cli_failed("%s", l->refusal);
+        return cli_failed("%s%s", l->refusal, rest);
     if (bad)
-        return cli_failed("%s %" PRIu64 ": %s", unit, bad, l->refusal);
+        return cli_failed("%s %" PRIu64 ": %s%s", unit, bad, l->refusal, rest);
     if (cli_interrupted())
-        return cli_failed("interrupted after %s %" PRIu64 "; everything up to it is loaded", unit, l->read);
-    return unreadable ? cli_failed("the input cannot be read: %s", strerror(unreadable)) : 0;
+        return cli_failed("interrupted after %s %" PRIu64 "%s", unit, l->read,
+                          *rest ? rest : "; everything up to it is loaded");
+    return unreadable ? cli_failed("the input cannot be read: %s%s", strerror(unreadable), rest) : 0;
 }
 
 
@@ -609,9 +613,6 @@ static int verify_file(loading *l) {
 static void drop_created(loading *l) {
     for (size_t i = 0; i < l->created.count; i++)
         far_index_drop(l->pool->session, l->created.names[i]);
-    if (l->created.count)
-        cli_note("%s removed again, because the load failed",
-                 l->created.count > 1 ? "the new indexes were" : "the new index was");
     l->pairs -= l->lost_pairs;
 }
 

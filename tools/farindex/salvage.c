@@ -48,12 +48,18 @@ static int pass_on_pair(void *ctx, const void *key, size_t key_len, const void *
 }
 
 
-int cli_salvage_pairs(const cli_pool *p, cli_salvage *s) {
+bool cli_salvage_pairs(const cli_pool *p, cli_salvage *s) {
     int err = far_index_salvage(p->session, p->index, &(far_salvage){pass_on_pair, note_skipped_key, s});
     report_skipped_run(s);
     cli_bytes_free(&s->first);
     cli_bytes_free(&s->last);
-    return err;
+    cli_progress_end();
+    if (err < 0)
+        cli_failed("index '%s': the salvage ended early: %s", p->index->name, far_last_error());
+    else if (err > 0 || s->skipped)
+        cli_note("index '%s' is damaged: %" PRIu64 " keys are known that cannot be read; there may be others in broken "
+                 "objects", p->index->name, s->skipped);
+    return err == 0 && s->skipped == 0 && !*p->missing;
 }
 
 

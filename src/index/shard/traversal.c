@@ -362,10 +362,10 @@ static int visit_bucket(shard_traversal *r, shard_image *image) {
     const shard_state *st = r->st;
     bool counts = r->usage || r->load;
     int err = 0, left;
-    if (shard_is_unwritten(st, image->w)) /* the keys of this bucket are still in its parent */
-        return r->report ? shard_check_bucket(r->t, r->index, r->part, r->root, image, r->report) : 0;
     if (r->keys && r->keys->skips_damage && st->inlined) /* the lookup of each key decides which slots are valid */
         return visit_inline_bucket(r, image);
+    if (shard_is_unwritten(st, image->w)) /* the keys of this bucket are still in its parent */
+        return r->report ? shard_check_bucket(r->t, r->index, r->part, r->root, image, r->report) : 0;
     if (!r->report && (err = recover_lock_first(r, image)) < 0)
         return err;
     if (counts && (err = reread_until_uniform(r, image)) < 0)
