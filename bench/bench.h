@@ -33,8 +33,8 @@ typedef struct bench_kind {
 struct bench_store;
 struct bench_config;
 typedef struct bench_rival { /* another store that runs the same workloads; rivals.c has the table */
-    const char *name;        /* for --against, and in results */
-    const char *heading;     /* of the column with the ratio of throughputs */
+    const char *name;        /* name of the store, for --against and in results */
+    const char *heading;     /* heading of the column with the ratio of throughputs */
     const char *absent;      /* message if this build lacks the store */
     const char *words;       /* line above the table that describes how the store is used */
     unsigned processes;      /* default number of processes */
@@ -157,7 +157,7 @@ typedef struct bench_result {
     far_histogram latency, latency_of[BENCH_OPS];
     far_usage usage; /* memory at the end of the workload; cache_bytes is the mean over compute nodes */
     bool has_cache;
-    far_load load; /* zero `slots` for kinds without slots */
+    far_load load; /* load factor; `slots` is 0 for kinds without slots */
     /* counters of the kind during this workload, over all compute nodes; all zero if the kind has none */
     far_figures figures;
     far_capabilities capabilities;

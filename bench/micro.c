@@ -29,7 +29,7 @@
 #define PLACES      (1u << 20)
 #define TURNS       150
 #define MIN_TURNS   3
-#define LONG_ENOUGH 5.0        /* seconds after which a slow machine ends the turns early */
+#define LONG_ENOUGH 5.0        /* seconds after which no further turns are made, for slow machines */
 #define ROUNDS      (1u << 14) /* operations in one turn */
 #define SIM_TURNS   9
 #define SIM_URI     "sim:size=64M,memory_nodes=2,watch=off"

@@ -1,6 +1,6 @@
 /* farindex bench --micro --pool tcp://... or rdma://...: compares a round trip of the fabric with a raw one. On tcp://
- * the raw round trip is eight bytes that another process on this host echoes. On rdma:// it is the same READs with
- * plain verbs.
+ * the raw round trip is eight bytes that another process on this host echoes. On rdma:// the raw round trip is the same
+ * READs, posted directly with libibverbs.
  *
  * The two alternate in short turns, so that other load on the machine affects both equally. Both ends of the raw
  * connection poll before they block, as those of the fabric do (net/busy_poll.h); otherwise the ratio would mainly
@@ -317,7 +317,7 @@ int bench_network(const char *uri, FILE *table, FILE *json) {
     int status = CLI_FAILED;
     if (!run)
         return cli_failed("no memory to measure with");
-    /* each starts a process, which must be forked before the pool has threads */
+    /* Both functions start a process, which must be forked before the pool has threads. */
     if (rdma)
         run->steps = bench_steps_open();
     else

@@ -257,7 +257,7 @@ static void set_warmth(json_t *object, const bench_config *config, const bench_r
     if (result->workload == FAR_YCSB_LOAD)
         return;
     cli_json_set_count(object, "warmup_ops", result->warmup_ops);
-    if (!config->processes) /* with --processes, each process would detect it only for itself */
+    if (!config->processes) /* with --processes, each process could determine it only for itself */
         cli_json_set_bool(object, "warm", result->warm);
     cli_json_set_bool(object, "settled", result->settled);
 }

@@ -13,10 +13,11 @@
 #include <string.h>
 #include <time.h>
 
-#define WARM_PARTS 16 /* the first part of a warm-up is this fraction of it */
+#define WARM_PARTS 16 /* the first part of a warm-up is 1 / WARM_PARTS of the whole */
 #define QUIET_TICKS                                                                                                    \
     20 /* length of an interval in ticks of housekeeping; an idle handle posts at most one verb in each */
-#define QUIET_INTERVALS_MAX 500 /* largest number of intervals to wait */
+/* largest number of intervals to wait; then measuring begins although background work has not ended */
+#define QUIET_INTERVALS_MAX 500
 
 typedef struct counters {
     far_stats all, of[BENCH_OPS];
@@ -449,7 +450,7 @@ static int warm_up_and_measure(bench_run *run, far_ycsb_workload workload, bench
         return err;
     if (load)
         wait_for_background_work(run);
-    else /* the measured phase itself must have had the same costs */
+    else /* the workload counts as warm only if the measured phase had the same costs as the end of the warm-up */
         result->warm = (result->warm || !by_itself) &&
                        costs_are_steady(trips, bench_per(result->stats.round_trips, result->ops), result->ops / 4);
     result->settled = run->settled;

@@ -96,7 +96,7 @@ static inline far_config *far_frontier_at(const far_frontier *frontier, size_t i
     return (far_config *)(frontier->configs + index * frontier->stride);
 }
 
-/* The state of a search while it visits the events. */
+/* A list of steps. (far_collect below is the state of a search while it visits the events.) */
 typedef struct far_list {
     size_t *steps;
     size_t count;

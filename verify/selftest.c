@@ -314,7 +314,8 @@ static int record_results(far_session *own, far_selftest_result results[FAR_SELF
     int err = change_record(own, record_refuted, &r);
     for (unsigned i = 0; i < FAR_SELFTESTS; i++) {
         results[i].recorded = (r.recorded & violation_of_rule(i)) != 0;
-        /* The rule could not be tested at this node, but it was tested at another memory node. */
+        /* A rule that could not be tested at this memory node (left_out) was tested anyway if another node could test
+         * it. */
         if (results[i].tries > 0)
             results[i].left_out = NULL;
     }

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define PROBLEMS_SHOWN 10
-/* limit of virtual time in ns of all clients; about a thousand times what they need */
+/* limit of virtual time in ns of all clients; about a thousand times the time that they need */
 #define TIME_LIMIT  1000000000ull
 #define CHURN_STEPS 6        /* number of steps of a client that churns */
 #define SETTLE_NS   5000000u /* time in ns after the run after which all effects of an outage have happened */

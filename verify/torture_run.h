@@ -79,7 +79,8 @@ struct far_tortured {
     far_pool_options options;
     /* time of the last begin or end of an operation; all times differ, because one thread runs everything */
     int64_t stamp;
-    unsigned node_count, client_count; /* if churn is on, the last node_count of the clients churn */
+    /* if churn is on, the last node_count of these clients open and close handles and indexes instead (churn.c) */
+    unsigned node_count, client_count;
     far_torture_node *nodes;
     far_torture_client *clients;
     far_torture_outage outages[FAR_TORTURE_OUTAGES];

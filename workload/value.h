@@ -18,7 +18,8 @@
 void far_value_fill(void *buffer, size_t size, const void *key, size_t key_len, uint64_t version);
 
 /* Returns 1 if far_value_fill made the value for this key and size, otherwise 0. *version (if not NULL) receives the
- * version, completely with 16 bytes or more, its low 32 bits with 8 bytes or more, otherwise 0. */
+ * version: the whole version if the value has 16 bytes or more, its low 32 bits if the value has 8 to 15 bytes,
+ * otherwise 0. */
 int far_value_check(const void *buffer, size_t size, const void *key, size_t key_len, uint64_t *version);
 
 #endif

@@ -1,4 +1,4 @@
-/* Tells for which sanitizer the code is compiled: FAR_ASAN and FAR_TSAN are 0 or 1, with gcc and with clang. */
+/* Determines for which sanitizer the code is compiled: FAR_ASAN and FAR_TSAN are 0 or 1, with gcc and with clang. */
 #ifndef FAR_BASE_SANITIZER_H
 #define FAR_BASE_SANITIZER_H
 

@@ -609,9 +609,11 @@ static int collect_alone(far_task *t, bool repair, far_collect_result *result) {
         if (attempt == 0 && (err = far_request_publish_empty(t)) < 0)
             return err;
         if (attempt == 0)
-            /* The client that is recorded as collector may be quiescent and must become active to notice it. */
+            /* The client that is recorded as collector may be quiescent, and must become active to observe the
+             * request. */
             far_wake_quiescent_handles(t);
-        /* A quiescent handle does not observe requests. Taking a pin makes it active. */
+        /* Without a housekeeping thread this task must observe requests itself. A quiescent handle does not observe
+         * them. Taking a pin makes the handle active, even if the pin is dropped at once. */
         err = far_task_is_unattended(t) ? far_pin_take(t) : 0;
         far_pin_drop(t);
         if (err < 0 || (err = far_housekeeping_step(t)) < 0)

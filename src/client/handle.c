@@ -128,8 +128,8 @@ static int unregister_session(far_task *t, void *arg) {
     (void)arg;
     int err = t->session == far_task_pool(t)->team.own ? far_memory_give_back_all(t) : 0;
     if (err < 0)
-        /* The session's memory was not returned. The session stays registered, so that a collection treats it as failed
-         * and finds the memory. */
+        /* If the session's memory could not be returned, the session stays registered, so that a collection treats it
+         * as failed and finds the memory. */
         return err;
     return far_client_unregister(t);
 }

@@ -36,8 +36,8 @@ static int add_index(far_snapshot *survey, const far_index_record *record) {
     memcpy(index->name, record->name, sizeof(index->name));
     memcpy(index->kind, record->kind, sizeof(index->kind));
     memcpy(index->options, record->options, sizeof(index->options));
-    /* This can happen because handles publish key counts independently: more removals than insertions have been
-     * published so far. */
+    /* The number can be negative, because handles publish key counts independently: those published so far may contain
+     * more removals than insertions. */
     if ((int64_t)index->keys < 0)
         index->keys = 0;
     return 0;

@@ -52,7 +52,8 @@ enum {
     /* The verb starts after all earlier verbs of the connection have completed. This costs a round trip. */
     FAR_VERB_FENCE = 1,
     /* The memory may have been freed or reused, and the index validates the result of the verb. Allowed for READs, and
-     * for atomics on objects of a stable type. */
+     * for atomics on objects of a stable type (far_type: the memory of such an object is reused only for objects of the
+     * same type and size). */
     FAR_VERB_UNPROVEN = 2,
     /* The pool itself posts this verb, which may therefore access free memory, for example to wipe it. The memory
      * checker does not report such a verb. */
@@ -133,10 +134,11 @@ typedef struct far_conn {
 /* Control messages: requests to the memory nodes about the liveness of a session. They are used on fabrics where such a
  * request needs a round trip. The structure belongs to the fabric while the message is pending. */
 typedef enum far_control_kind {
-    /* Requests what the operation `claim` of far_fabric_ops does. id 0 releases the id that the connection holds. */
+    /* claims a session id, like the operation `claim` of far_fabric_ops; id 0 releases the id that the connection
+     * holds */
     FAR_CONTROL_CLAIM,
-    FAR_CONTROL_HAS_FAILED, /* requests what the operation `has_failed` does */
-    FAR_CONTROL_EVICT,      /* requests what the operation `evict` does */
+    FAR_CONTROL_HAS_FAILED, /* queries whether a session has failed, like the operation `has_failed` */
+    FAR_CONTROL_EVICT,      /* evicts a session, like the operation `evict` */
     FAR_CONTROL_NAME,       /* reads the name of the session's process; the answer is always 0 */
 } far_control_kind;
 

@@ -131,7 +131,8 @@ static inline bool range_is_in_pool(const far_fabric *fabric, far_addr addr, siz
 }
 
 
-/* Adds a verb if there is no open batch yet, if the batch has no room, or if the verb must be refused. */
+/* The slow path of adding a verb, for the cases that there is no open batch yet, the batch has no room, or the verb must
+ * be refused. */
 static __attribute__((noinline)) far_verb *add_verb_slowly(far_task *t, far_verb_kind kind, far_addr addr, void *local,
                                                            size_t bytes) {
     far_batch_box *box = get_open_box(t);

@@ -77,8 +77,8 @@ static bool record_observation(far_progress *p, uint64_t place, uint64_t content
 
 
 /* Returns true if the result of the verb says something about progress. Words of the pool itself, for example the epoch
- * and the registry, change all the time. The result of an FAA may be changed by this task itself, because each attempt
- * increments and decrements the count of writers. */
+ * and the registry, change all the time. The result of an FAA may have been changed by this task itself, because an
+ * attempt may increment a counter by FAA and decrement it again, as writers of a Dolphin leaf do. */
 static bool verb_is_evidence(const far_task *t, const far_verb *verb) {
     return verb->kind != FAR_WRITE && verb->kind != FAR_FAA && verb->addr >= t->session->team->own_words;
 }

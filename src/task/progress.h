@@ -17,7 +17,9 @@
 
 #include "task/task.h"
 
-#define FAR_PROGRESS_RETRIES 64 /* number of retries before a task starts to record observations */
+/* number of retries before a task starts to record observations; an operation that retries less often needs no
+ * detector */
+#define FAR_PROGRESS_RETRIES 64
 #define FAR_PROGRESS_PERIODS   6  /* number of periods (two epochs each) without a new observation */
 
 typedef struct far_progress far_progress;

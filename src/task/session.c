@@ -142,8 +142,9 @@ void far_task_block(far_task *t) {
 }
 
 
-/* Returns true if the waiting task must drive other sessions itself. Usually housekeeping drives sessions that their
- * users do not use. It cannot do so while it waits itself, or if the handle has no housekeeping thread. */
+/* Returns true if the waiting task must drive other sessions itself, because the task for which it waits may be in a
+ * session that no thread is inside of. Usually housekeeping drives such sessions. It cannot do so if the waiting task
+ * is its own (a task of the system session), or if there is no housekeeping thread. */
 static bool must_drive_sessions(const far_task *t) {
     const far_session_list *team = t->session->team;
     return t->session == team->own || far_session_list_is_unattended(team);

@@ -107,8 +107,9 @@ void far_task_block(far_task *t);
 void far_task_block_until(far_task *t, uint64_t time);
 void far_task_wake(far_task *t); /* may be called by any thread; t must not have ended */
 
-/* Returns true if the handle has no housekeeping thread. Then no thread runs a task in a session that its user does not
- * use. */
+/* Returns true if no housekeeping thread drives the sessions of the handle. Then tasks run only while a thread of the
+ * user is inside a call: the tasks of the session of that call, and, while this thread waits, those of the other
+ * sessions. */
 bool far_task_is_unattended(const far_task *t);
 
 /* Starts background work of the running operation: creates a task of the same session, which receives a copy of `bytes`

@@ -17,9 +17,9 @@ static void count_and_post(far_conn *conn, far_batch *batch) {
 }
 
 
-/* A handle remains active for a while after an operation. The property: each slice of housekeeping posts at most two
- * batches in that time, except for two slices before the handle becomes quiescent, in which it returns memory and ends
- * its pin. Virtual time makes each slice run exactly when it is due. Fails if a step of a slice in
+/* A handle remains active for a while after an operation. Proves that each slice of housekeeping posts at most two
+ * batches in that time. Two slices are excepted: before the handle becomes quiescent, it returns memory in one slice
+ * and ends its pin in another. Virtual time makes each slice run exactly when it is due. Fails if a step of a slice in
  * client/housekeeping.c posts additional batches. */
 TEST(an_active_handle_posts_at_most_two_batches_per_slice) {
     char uri[WORLD_URI];

@@ -36,9 +36,8 @@ static int ignore_problem(void *ctx, const char *what) {
 }
 
 
-/* A full pool. */
-
 /* ---- A full pool ---- */
+
 static int put_numbered(ground *g, char group, unsigned number, size_t size) {
     static char value[4096];
     char key[16];
@@ -71,7 +70,7 @@ static unsigned delete_every(ground *g, char group, unsigned count, unsigned ste
 
 
 /* Fills a pool with values of 500 bytes, deletes all of them, and fills it with values of another size, smaller or
- * larger. The property: the freed memory can be used for objects of another size after its pages have become empty. */
+ * larger. Proves that freed memory can be used for objects of another size after its pages have become empty. */
 TEST(empty_pages_of_one_size_serve_another) {
     static const size_t sizes[] = {100, 2000};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
@@ -88,8 +87,8 @@ TEST(empty_pages_of_one_size_serve_another) {
 
 
 /* Deletes every third value of a full pool, so that some objects remain in every page, and then puts larger values
- * until the pool is full again. The property: the error message contains the amount of free memory and the reason why
- * it cannot be used. Fails without far_describe_full_pool in client/full.c. */
+ * until the pool is full again. Proves that the error message then contains the amount of free memory and the reason
+ * why it cannot be used. Fails without far_describe_full_pool in client/full.c. */
 TEST(the_error_of_a_full_pool_explains_why_free_memory_cannot_be_used) {
     ground g;
     unsigned long long room = 0, free_bytes = 0, total = 0;
@@ -112,9 +111,10 @@ TEST(the_error_of_a_full_pool_explains_why_free_memory_cannot_be_used) {
 }
 
 
-/* The error messages of 16 submitted operations also explain why free memory cannot be used, while another operation is
- * still measuring the pool and no earlier measurement exists. Fails if measure_full_pool in client/full.c returns an
- * empty result in that case. */
+/* To explain why free memory cannot be used, one operation measures the pool, and other operations use its result.
+ * Proves that the error messages of 16 submitted operations contain the explanation even if another operation is still
+ * measuring and no earlier result exists. Fails if measure_full_pool in client/full.c returns an empty result in that
+ * case. */
 TEST(submitted_operations_explain_a_full_pool_too) {
     enum { FULL = 16 };
     static char big[4096];

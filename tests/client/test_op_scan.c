@@ -186,9 +186,9 @@ TEST(submitted_scans_run_concurrently_with_other_operations) {
 }
 
 
-/* Session A submits a scan and makes no call. Housekeeping drives A's session while session B makes calls. The
- * property: no pair is delivered before A calls far_reap, because only a thread of the user may run the callback.
- * Fails if far_submitted_scans_deliver is called by housekeeping. */
+/* Session A submits a scan and makes no further call. Housekeeping runs the tasks of A's session while session B makes
+ * calls. Proves that no pair is delivered before A calls far_reap, because only a thread of the user may run the
+ * callback. Fails if far_submitted_scans_deliver is called by housekeeping. */
 TEST(a_submitted_scan_delivers_only_inside_calls_of_its_session) {
     ground g;
     open_small_environment(&g, "local:64M?rtt=100us", "slots=4");

@@ -180,8 +180,8 @@ TEST(reap_waits_for_as_many_as_asked_and_no_more) {
 }
 
 
-/* A put that was submitted before some synchronous gets has finished when these gets return, without a call of
- * far_reap that waits. */
+/* A put that was submitted before some synchronous gets has finished when these gets return, although no call of
+ * far_reap has waited for it. */
 TEST(submitted_operations_continue_during_a_synchronous_call) {
     ground g;
     char value[8];
@@ -198,9 +198,9 @@ TEST(submitted_operations_continue_during_a_synchronous_call) {
 }
 
 
-/* Handle A submits a put and its thread makes no further call on the session. The property: handle B reads the new
- * value after a while, because the housekeeping thread of A drives the session. Fails without far_session_list_drive_users in
- * far_housekeeping. */
+/* Handle A submits a put and its thread makes no further call on the session. Proves that handle B reads the new value
+ * after a while, because the housekeeping thread of A runs the tasks of the session. Fails without
+ * far_session_list_drive_users in far_housekeeping. */
 TEST(housekeeping_finishes_operations_of_an_absent_thread) {
     ground g, h;
     char value[8];
@@ -252,8 +252,9 @@ TEST(gets_of_one_call_share_their_round_trips) {
 }
 
 
-/* With warm caches, 16 gets that are submitted in one call need at most 4 round trips, for every kind. RDWC is on,
- * which is the default. On mapped memory it saves nothing, so it must not prevent the sharing. */
+/* With warm caches, 16 gets that are submitted in one call need at most 4 round trips together, for every kind. RDWC,
+ * which is on by default, cannot save READs on mapped memory, so it must not keep the gets from sharing round trips
+ * either. */
 TEST(gets_of_every_kind_share_their_round_trips_on_mapped_memory) {
     static const char *const kinds[] = {"chime", "dart", "dolphin", "shard", "smart"};
     enum { GETS = 16 };

@@ -1,5 +1,6 @@
-/* Tests of the status record of a handle (client/status.c): the counters of a session that a thread never leaves are
- * published, too. Over a network, threads spend most of their time inside their session. */
+/* Tests of the status record of a handle (client/status.c): the counters of a session are published even if a thread is
+ * inside the session all the time. This is usual over a network, where threads spend most of their time waiting inside
+ * their session. */
 #include "client/client.h"
 #include "conform.h"
 #include "test.h"
@@ -28,8 +29,8 @@ static uint64_t published_gets(far_pool *pool) {
 
 
 /* Housekeeping normally enters a session to add its counters to the status record. If a thread stays inside the
- * session, housekeeping cannot enter it. The property: the counters are added nevertheless, when that thread next
- * waits for the fabric. Fails without the deferred call that collect_sessions in client/status.c sets. */
+ * session, housekeeping cannot enter it. Proves that the counters are added nevertheless, when that thread next waits
+ * for the fabric. Fails without the deferred call that collect_sessions in client/status.c sets. */
 TEST(a_session_that_its_thread_never_leaves_is_published) {
     far_pool *pool;
     far_session *s;

@@ -75,8 +75,8 @@ uint64_t scene_owner(unsigned id, unsigned task);
 
 void damage_word(damage *d, far_addr addr, uint64_t word); /* overwrites one word with this value */
 
-/* Returns whether the damage may have changed the data of which `data` is a copy, because some of these bytes are among
- * the bytes before the damage. */
+/* Returns true if the damage may have changed an object of whose content `data` is a copy: 4 consecutive bytes of
+ * `data` also occur in d->before, which contains the overwritten bytes and DAMAGE_AROUND bytes on each side. */
 bool damage_overlaps(const damage *d, const void *data, size_t bytes);
 
 #endif

@@ -1,6 +1,7 @@
-/* Waiting for a change that no client makes (tests/damage/test_abandoned_locks.c), on a fabric that executes verbs in place,
- * without a post (runs_at_once in task/batch.c). In test_abandoned_locks and in all tests that count posts, no verb runs in
- * place. A task that checks whether its retries make progress must see these verbs too. */
+/* A task waits for a change that no client makes, as in tests/damage/test_abandoned_locks.c, but on a fabric that
+ * executes verbs immediately in the memory of the process, without posting them (runs_at_once in task/batch.c). The
+ * progress detector, which ends such a wait with an error, must count these verbs, too. In test_abandoned_locks, and in
+ * all tests that count posts, verbs are posted. */
 #include "index/chime/chime.h"
 #include "pool/format/owner.h"
 #include "pool/handle.h"
@@ -15,8 +16,8 @@ static _Atomic uint64_t *word_at(const far_pool *pool, far_addr addr) {
 }
 
 
-/* The lock of the only leaf names a live session that does not hold it. Proves that a put fails as corrupt. Hangs if
- * runs_at_once does not check `patience`. */
+/* The lock of the only leaf names a live session that does not hold it. Proves that a put fails with FAR_ERR_CORRUPT.
+ * Hangs if runs_at_once does not check `patience`, the state of the progress detector. */
 TEST(a_lock_without_a_holder_is_corrupt) {
     far_pool *pool;
     far_session *session;

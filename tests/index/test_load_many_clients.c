@@ -157,16 +157,16 @@ static void compare_512_clients_with_16(const subject *subject, double p999) {
 }
 
 
-/* The limit for p999 is 750 us. Without the combined inserts of write_queue.c, and if an insert waited longer after
- * each failed lock attempt, p999 would be 1200 us. */
+/* The limit for the 99.9th percentile of the latency (p999) is 750 us. If waiting inserts were not combined
+ * (write_queue.c), and an insert waited longer after each failed attempt to take a lock, the p999 would be 1200 us. */
 TEST(a_load_of_chime_by_many_costs_as_much_as_by_few) {
     compare_512_clients_with_16(&(subject){"chime", "key_size=8,value_size=8", UINT64_MAX}, 750);
 }
 
 
-/* All nodes of depth 2 are below 16 nodes of depth 1, and the directory has 16 words. So the tree is as dense as with
- * 480,000 keys by default, and segments of the skip table grow while all clients use them. (If every client that finds
- * a full segment copied it, an insert would take 13 verbs instead of 7.7, with a p999 of 1765 us.) */
+/* All nodes of depth 2 are below 16 nodes of depth 1, and the directory has 16 words. So the tree is as dense as a tree
+ * with the default options and 480,000 keys, and segments of the skip table grow while all clients use them. (If every
+ * client that finds a full segment copied it, an insert would take 13 verbs instead of 7.7, with a p999 of 1765 us.) */
 TEST(a_load_of_dart_by_many_costs_as_much_as_by_few) {
     compare_512_clients_with_16(&(subject){"dart", "directory_bits=4", ~0xf0ull}, 1050);
 }
@@ -194,17 +194,19 @@ TEST(more_memory_nodes_make_no_insert_slower) {
 
 static const subject dolphin = {"dolphin", "key_size=8,value_size=8", UINT64_MAX};
 
-/* The root is on one memory node. If each client with an outdated cache READ the whole root, that memory node would be
- * overloaded. Then writers stay in the leaves on it for a long time; a leaf that is never observed without writers is
- * replaced only after a wait for epochs, milliseconds in which all other clients wait for it. */
+/* Proves that a client with an outdated cache READs only a small part of the root, which is on one memory node.
+ * Otherwise that memory node would be overloaded, and writers would stay in its leaves for a long time. A leaf that
+ * always has writers is replaced only after a wait for epochs, which takes milliseconds, and all other clients wait
+ * meanwhile. */
 TEST(more_memory_nodes_make_no_insert_of_dolphin_slower) {
     for (unsigned seed = 1; seed <= 3; seed++)
         assert_true(compare_8_memory_nodes_with_one(&dolphin, seed).bytes <= 900);
 }
 
 
-/* With two and more clients per leaf, nearly every leaf that is being replaced has a writer that entered it late.
- * Proves that the replacement does not wait for epochs because of such writers; that would take more than 3 ms. */
+/* With two or more clients per leaf, nearly every leaf that is being replaced has a writer that entered it after the
+ * freeze. Proves that the replacement does not wait for epochs because of such writers, which would take more than 3
+ * ms. */
 TEST(late_writers_do_not_delay_a_replacement) {
     for (unsigned seed = 1; seed <= 3; seed++)
         assert_int_equal(run_load(&dolphin, (run){8, 64, seed, 128000}).drains, 0);

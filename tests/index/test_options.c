@@ -185,7 +185,8 @@ static int fail_at_problem(void *ctx, const char *problem) {
 }
 
 
-/* Writes, overwrites, deletes and reads some hundred keys in an index with these options in a new pool, and checks the index. */
+/* Writes, overwrites, deletes and reads some hundred keys in an index with these options in a new pool, and checks the
+ * index. */
 static void use_index_with(const char *kind, const char *options) {
     enum { KEYS = 300 };
     rig opened, *r = &opened;
@@ -236,7 +237,8 @@ static bool option_with_value(const far_option_def *def, unsigned number, char t
 
 
 /* Every value of every switch and choice, and a small and a large value of every number, give an index that keeps its
- * pairs. Options that limit keys or values are left at their defaults, because they decide which pairs are legal. */
+ * pairs. Options that limit the sizes of keys or values keep their defaults, because with other limits the pairs of
+ * this test would be refused. */
 TEST(every_value_of_every_public_option_works) {
     far_private_options_allow(false);
     unsigned tried = 0;
@@ -263,8 +265,9 @@ TEST(every_value_of_every_public_option_works) {
 }
 
 
-/* A user cannot create an index with a private option, and far_kinds lists none. A process that may set them can, and then
- * every process can open that index. Fails without far_index_options_check_public in far_index_create. */
+/* A user cannot create an index with a private option, and far_kinds lists none. A process that allows private options
+ * (far_private_options_allow) can create such an index, and then every process can open it. Fails without
+ * far_index_options_check_public in far_index_create. */
 TEST(only_tests_can_set_private_options) {
     rig r;
     open_rig(&r);

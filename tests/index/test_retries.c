@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ROUNDS  96  /* number of retries in each half; the memory of the second half is compared with the first */
+#define ROUNDS  96  /* number of retries in each half of the test; both halves must need the same memory */
 #define WAITS   200 /* smallest number of verbs of a waiting operation in each half of the time */
 #define WAIT_NS 20000000
 #define VALUE   "8 bytes!"

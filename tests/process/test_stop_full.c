@@ -1,7 +1,7 @@
 /* A process that is stopped in the middle of an operation keeps its pin, so memory that other clients retire is not
- * used again. In a small pool these soon run out of memory. Proves that each call then ends after bounded work with an
- * error that names the stopped process; that they work again after it continues; and that with eviction allowed they
- * continue without an error. */
+ * used again. In a small pool the other clients soon run out of memory. Proves that each of their calls then ends after
+ * bounded work with an error that names the stopped process; that the calls work again after this process continues;
+ * and that the other clients continue without an error if they may evict it. */
 #include "farindex.h"
 #include "pool/epoch/epoch.h"
 #include "task/session.h"

@@ -83,8 +83,8 @@ int cli_interrupted(void) {
 }
 
 
-/* A parent process observes that the program ended by the signal, as if no handler were installed. Output that is still
- * buffered is written first, and a failure to write it becomes the exit status. */
+/* If a signal was caught, the process ends here by that signal, so that a parent process observes the same as without a
+ * handler. Output that is still buffered is written first, and a failure to write it becomes the exit status. */
 int cli_end(int status) {
     bool written = fflush(stdout) == 0 && !ferror(stdout);
     int number = cli_interrupted();

@@ -216,7 +216,7 @@ static int run_jobs(const torture_flags *f, far_torture_result *sum) {
 }
 
 
-/* Allocates the counters of points in memory that the child processes share. */
+/* Allocates shared memory for the child processes. It contains one counter for each point (far_point). */
 static int open_coverage(torture_flags *f) {
     f->point_counts = mmap(NULL, (far_coverage_points() + 1) * sizeof(*f->point_counts), PROT_READ | PROT_WRITE,
                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -57,8 +57,8 @@ void net_busy_poll_end(net_busy_poll *busy_poll, uint64_t now, bool found_by_pol
     int64_t took = (int64_t)smaller_of(now - busy_poll->started_at, 2 * NET_BUSY_POLL_MAX);
     busy_poll->average_wait =
         (uint64_t)((int64_t)busy_poll->average_wait + (took - (int64_t)busy_poll->average_wait) / 8);
-    /* Polling ended without success before its time was over, because the caller's deadline was reached or the thread
-     * was woken. */
+    /* true if polling ended without success before its time was over, because the caller's deadline was reached or the
+     * thread was woken */
     bool cut_short = !found_by_polling && busy_poll->paused_until <= busy_poll->last_poll;
     if (found_by_polling)
         pause_if_preempted(busy_poll, now);

@@ -22,9 +22,9 @@ static inline bool net_key_exists(const net_key *key) {
 }
 
 
-/* The statement that node 0 has issued this claim to the session (id, generation). */
+/* returns the proof of the statement that node 0 has issued this claim to the session (id, generation) */
 uint64_t net_proof_of_claim(const net_key *key, unsigned id, unsigned generation, uint64_t claim);
-/* The statement that all claims of this id up to `over` have ended. */
+/* returns the proof of the statement that all claims of this id up to `over` have ended */
 uint64_t net_proof_of_end(const net_key *key, unsigned id, uint64_t over);
 
 /* SipHash-2-4 of `count` words in little-endian order. */

@@ -5,9 +5,9 @@
  * While a connection is idle, keepalive detects a silent peer (net_socket_prepare). While sent data is not
  * acknowledged, the kernel sends no keepalive probes. TCP_USER_TIMEOUT would cover this case, but it also ends the
  * connection of a stopped process with a full receive buffer, although the kernel of that process answers every window
- * probe. So the daemon itself checks connections with unacknowledged data from time to time. Such a peer is silent
- * while data or a window probe has been unacknowledged since the first check that saw it, and no acknowledgement has
- * arrived since then.
+ * probe. So the daemon itself checks connections with unacknowledged data from time to time. The peer of such a
+ * connection counts as silent from the first check that finds data or a window probe unacknowledged, until an
+ * acknowledgement arrives.
  *
  * The caller passes the time in ms, so that tests can use a clock of their own. */
 #ifndef FAR_FABRIC_NET_SILENCE_H

@@ -20,7 +20,7 @@
 
 #define SECRET_MOST 4096
 #define IDENTITY                                                                                                       \
-    "farindex"           /* identity of the secret in protocol 3, accepted so that its clients are refused in words */
+    "farindex"           /* identity in protocol 3; accepted so that such a client gets a message about its version */
 #define IDENTITY_BYTES 8 /* bytes of a hash of the key that are its identity, written as hexadecimal digits */
 #define CIPHER         "TLS_AES_128_GCM_SHA256"
 #define BYTES_PER_CALL (256 << 10)

@@ -67,8 +67,8 @@ bool net_admission_enter(net_admission *admission, net_half_open *peer, int sock
     bool is_full = admission->connections >= admission->connections_max;
     if ((is_full || admission->half_open >= NET_HALF_OPEN_MAX) && !evict_oldest(admission))
         return false;
-    /* The evicted connection still has its descriptor. The reserve suffices for connections that their
-     * loops have not closed yet. */
+    /* An evicted connection keeps its descriptor until its loop closes it. Up to half of the reserved descriptors may
+     * be in use for such connections; after that the new connection is refused. */
     if (is_full && admission->connections >= admission->connections_max + NET_RESERVED_DESCRIPTORS / 2)
         return false;
     *peer = (net_half_open){.socket = socket, .linked = true, .older = admission->newest};

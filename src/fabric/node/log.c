@@ -32,8 +32,8 @@ struct net_log {
     char bytes[NET_LOG_BYTES];
     size_t begin, used;           /* the lines that are not written yet: `used` bytes from `begin` on, in a ring */
     uint64_t dropped, unreported; /* number of dropped lines; those whose number was not written yet */
-    /* For each level, the time in ns from which the rate is counted: a line adds NS_PER_LINE to it. The level may be at
-     * most NET_LOG_BURST lines ahead of the clock. */
+    /* For each level, the time in ns up to which its lines are paid for: each line adds NS_PER_LINE to this time. A
+     * line is dropped if the time would be more than NET_LOG_BURST lines ahead of the clock. */
     uint64_t paid_until[NET_LOG_LEVELS];
 };
 
@@ -131,8 +131,8 @@ uint64_t net_log_dropped(net_log *log) {
 /* ---- The thread that writes ---- */
 
 /* Waits until the descriptor accepts data, and writes to it. At most PIPE_BUF bytes are written, because a pipe that is
- * ready accepts as many without blocking. If the descriptor has failed, the bytes are lost. Returns the number of bytes
- * that are done with, or -1 if the thread must end. */
+ * ready accepts as many without blocking. Returns the number of bytes that need not be written again, because they were
+ * written, or are lost because the descriptor has failed; -1 if the thread must end. */
 static ssize_t write_bytes(const net_log *log, const char *bytes, size_t count) {
     struct pollfd waits[] = {{.fd = log->descriptor, .events = POLLOUT}, {.fd = log->stop, .events = POLLIN}};
     if (poll(waits, 2, -1) < 0)
@@ -154,7 +154,7 @@ static void *write_lines(void *arg) {
             continue;
         }
         size_t begin = log->begin, count = log->used < NET_LOG_BYTES - begin ? log->used : NET_LOG_BYTES - begin;
-        pthread_mutex_unlock(&log->lock); /* Other threads only append behind these bytes. */
+        pthread_mutex_unlock(&log->lock); /* Other threads only append after these bytes. */
         done = write_bytes(log, log->bytes + begin, count);
         pthread_mutex_lock(&log->lock);
         log->begin = (begin + (done > 0 ? (size_t)done : 0)) % NET_LOG_BYTES;
@@ -228,8 +228,9 @@ void net_log_close(net_log *log) {
         pthread_join(log->thread, NULL);
         free_log(log);
     } else {
-        /* The write itself blocks, because another process has filled the pipe after the poll, or a file system hangs.
-         * The thread still uses the log, so the log is not freed; the process is about to end. */
+        /* If the thread has not finished, its write to the log itself blocks, because another process has filled the
+         * pipe after the poll, or a file system hangs. The thread still uses the log, so the log is not freed; the
+         * process is about to end. */
         pthread_detach(log->thread);
     }
 }

@@ -639,6 +639,8 @@ bool server_serve_messages(server_peer *peer) {
         work += head.length + net_channel_queued(&peer->channel) - queued;
     }
     if (got == 0 && !peer->hello_done && net_channel_next_length(&peer->channel) > NET_HEAD_BYTES + sizeof(net_hello))
-        return refuse_peer(peer, "hello must be the first message"); /* A stranger cannot make the node store more. */
+        /* The connection is refused before the whole message has arrived, so that a peer that has not authenticated
+         * itself cannot make the node store a long message. */
+        return refuse_peer(peer, "hello must be the first message");
     return got < 0 ? refuse_peer(peer, "it sent data that is no message of this protocol") : true;
 }

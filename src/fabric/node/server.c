@@ -19,10 +19,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EVENTS            64
-#define HELLO_MS          5000
-#define ACK_CHECK_MS      500 /* ms between two checks for silent peers, unless an eighth of the lease is less */
-#define RECEIVES_PER_TURN 8   /* number of reads from a socket in one turn of its connection */
+#define EVENTS       64
+#define HELLO_MS     5000
+#define ACK_CHECK_MS 500 /* ms between two checks for silent peers, unless an eighth of the lease is less */
+/* number of reads from a socket in one turn of its connection, so that other connections have their turn soon */
+#define RECEIVES_PER_TURN 8
 /* number of calls of server_serve_messages in one turn of a connection; then other connections have their turn */
 #define SERVES_PER_TURN  16
 #define BACKLOG          512

@@ -263,7 +263,7 @@ static int fail_parts(tcp_conn *c) {
     int delivered = 0;
     for (unsigned i = 0; i < c->count; i++) {
         rdma_queue *q = &c->queues[i];
-        /* this part was built but not posted, because the connection was lost before the doorbell */
+        /* a part that was built but not posted, because the connection was lost before the doorbell */
         if (q->building > 0) {
             q->building = 0;
             delivered += tcp_fail_part(part_being_built(q)->batch, c->lost);

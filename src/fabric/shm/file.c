@@ -554,8 +554,7 @@ int shm_attach(const shm_options *options, shm_mapping **joined) {
         err = attach_mapping(options, joined);
         bool may_make = options->node_bytes && !options->existing;
         if (err == FAR_ERR_NOT_FOUND && may_make && (err = create_file(options)) == 0)
-            /* Another process has created the file since the attempt to attach, so FAR_ERR_BUSY makes the caller attach
-             * once more. */
+            /* The file exists now, so FAR_ERR_BUSY makes the loop attach once more. */
             err = FAR_ERR_BUSY;
     }
     pthread_mutex_unlock(&mappings_lock);

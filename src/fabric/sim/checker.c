@@ -150,7 +150,8 @@ const far_memory_checker_ops sim_checker_ops = {
 
 /* ---- Checking of verbs ---- */
 
-/* Returns what is wrong with an access of the verb to this cell, or NULL if the access is allowed. */
+/* Returns what is wrong with an access of the verb to this cell (16 bytes with one record of their state), or NULL if
+ * the access is allowed. */
 static const char *access_error(const sim_verb *verb, const sim_cell *cell) {
     bool is_free = cell->state == FREE, reused = !is_free && verb->pin_clock < cell->reused;
     if (!is_free && !reused)

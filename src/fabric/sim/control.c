@@ -362,7 +362,7 @@ static void handle_claim_answer(control_request *request, const message *m) {
     if (m->node == 0 && m->accepted && !is_only_node) {
         send_to_other_nodes(request, MESSAGE_CLAIM);
     } else if (request->nodes_missing == 0 && request->refused && m->node != 0) {
-        /* Another node refused the claim because node 0 has fenced this session in the meantime. */
+        /* If another node refused the claim, node 0 has fenced this session in the meantime. */
         far_sim_lose(&request->conn->conn);
     } else if (request->nodes_missing == 0) {
         complete_claim(request);

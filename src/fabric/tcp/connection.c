@@ -424,8 +424,10 @@ static bool poll_sockets(tcp_conn *c, uint64_t until) {
         if (receive_from_awaited_nodes(c))
             return c->needs_poll = true;
         if (far_parker_is_due(c->conn.parker))
-            return false; /* The parker is unparked, and arming it consumes the unpark. So the caller need not sleep. */
-        sched_yield();    /* the daemon or another session may need this processor */
+            /* An unpark is pending. The caller arms the parker before it sleeps, which consumes the unpark, so it does
+             * not sleep. */
+            return false;
+        sched_yield(); /* the daemon or another session may need this processor */
         now = far_host_now(host);
     }
     return false;
@@ -465,8 +467,8 @@ static bool has_to_fail(const tcp_conn *c) {
 }
 
 
-/* Returns true if this wait should poll the sockets, that is, if answers are outstanding. A wait of rdma has polled its
- * completion queues already. */
+/* Returns true if this wait should poll the sockets, that is, if answers are outstanding. On an rdma connection
+ * (`queues` is set) the wait has already polled the completion queues, so it does not poll the sockets as well. */
 static bool polling_is_useful(const tcp_conn *c) {
     return c->outstanding > 0 && !c->queues;
 }

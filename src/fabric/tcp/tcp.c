@@ -19,7 +19,8 @@
 #define TIMEOUT_MS  10000u
 #define TIMEOUT_MAX 3600000000000ull
 #define PINGS       16
-#define RTT_MIN     1000u /* smallest assumed round trip in ns */
+/* smallest assumed round trip in ns; back-off times are multiples of the round trip, so it must not be 0 */
+#define RTT_MIN 1000u
 
 typedef struct tcp_options { /* the pool as the URI describes it */
     net_address *addresses;
@@ -29,7 +30,7 @@ typedef struct tcp_options { /* the pool as the URI describes it */
     uint64_t timeout_ns;
     int insecure;
     /* Guarantees that the nodes offer and the user may switch off: */
-    int reads_in_order; /* 0: the user has switched off that READs rely on their order */
+    int reads_in_order; /* 0: the user has switched off that clients rely on the order of READs */
     uint32_t atomic_bytes;
 } tcp_options;
 
@@ -297,8 +298,8 @@ static int join_all(join_state *j) {
         host->ops->secret(host, &j->key, sizeof(j->key));
     for (unsigned n = 0; n < j->count && err == 0 && !complete; n++)
         err = join_one(j, j->order[n], &pool, n, false);
-    /* Tells each node that all nodes have joined. Each node records this, so that it remains known even if a node loses
-     * its memory later. */
+    /* Informs each node that all nodes have joined. Each node records this. So if a node loses its memory later, the
+     * other nodes still show that the pool was complete. */
     for (unsigned i = 0; i < j->count && err == 0; i++)
         if (!j->links[i].welcome.complete)
             err = join_one(j, i, &pool, j->links[i].welcome.node, true);

@@ -52,7 +52,8 @@ typedef struct tcp_fabric {
 } tcp_fabric;
 
 /* A round of control messages: one or several messages of one kind that are sent to a node together. A round begins at
- * node 0 (a release begins at the other nodes), and may continue at the other nodes. */
+ * node 0 and may then continue at the other nodes. A release goes the opposite way: to the other nodes first, and to
+ * node 0 last (see begin_control in liveness.c). */
 typedef struct tcp_round {
     far_control *first; /* list of the control messages of this round */
     unsigned waits;      /* number of nodes that have not answered yet */

@@ -95,8 +95,8 @@ void chime_batch_read_slots(chime_op *op, chime_node *n, unsigned first, unsigne
         batch_read_bytes(op, n, chime_read_begin(st->per_line, first), chime_read_end(st->per_line, span - 1));
         return;
     }
-    /* The slots continue at slot 0 after the last slot and meet again in one line, so one READ of all lines replaces
-     * two READs. */
+    /* The wanted slots continue at slot 0 after the last slot, and both parts touch the same line or overlap. So one
+     * READ of all lines replaces two READs. */
     if (chime_line(st, last - span) >= chime_line(st, first)) {
         batch_read_bytes(op, n, 0, chime_tail_offset(st->per_line, span));
         return;

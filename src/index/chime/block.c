@@ -90,8 +90,8 @@ static int choose_by_full_key(chime_op *op, chime_node *n, const unsigned *slots
     for (unsigned i = 0; i < count; i++)
         if ((err = chime_batch_read_block(op, chime_slot(op->st, n->w, slots[i])[1], &blocks[i])) < 0)
             return err;
-    /* This READ sets no RDWC mark (the moment as of which RDWC may share the result): blocks are immutable, so the
-     * earlier READ of the slots is the point of linearization. */
+    /* This batch is posted by far_wait instead of chime_wait, so it gets no RDWC mark: blocks are immutable, so the
+     * earlier READ of the slots is the linearization point. */
     if ((err = far_wait(op->t)) < 0)
         return err;
     for (unsigned i = 0; i < count; i++) {

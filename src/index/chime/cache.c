@@ -17,9 +17,10 @@
 
 #include <stdlib.h>
 
-#define SHARDS      64
-#define EPOCHS_MAX  (1u << 14)
-#define EVICT_LEAST 4096 /* smallest number of bytes that one call of evict_entries frees */
+#define SHARDS     64
+#define EPOCHS_MAX (1u << 14)
+/* smallest number of bytes that one call of evict_entries frees, so that it is called rarely */
+#define EVICT_LEAST 4096
 
 typedef struct cached_node {
     struct cached_node *next; /* next entry in the same hash bucket */

@@ -72,7 +72,9 @@ typedef struct chime_half_split {
     chime_ptr node; /* the new right part, which has no pivot in the parent yet */
     chime_ptr left; /* the left part, whose sibling pointer leads to `node`; 0 if the low fence of `node` is unknown */
     uint64_t low;   /* first 8 bytes of the low fence of `node` */
-    /* cached parent to which this handle added `node` as a child, and which must be READ again later; 0: none */
+    /* The parent to whose cached copy this handle added `node` as a child, before the parent in far memory had that
+     * pivot. The handle READs this parent again some round trips later (renew_due_parents in find.c). 0: there is no
+     * such parent, or the READ was already requested. */
     chime_ptr parent;
     uint64_t first_met; /* time (far_now) at which this handle met the half split first */
 } chime_half_split;
@@ -121,7 +123,7 @@ typedef struct chime_state {
     uint64_t magic;
     unsigned span;        /* number of slots of a node */
     unsigned hop;         /* number of slots of a neighbourhood */
-    unsigned home_slots;  /* the first home_slots slots of a node can be home slots */
+    unsigned home_slots;  /* only the first home_slots slots of a node can be the home slot of a key */
     unsigned per_line;    /* number of slots of a line: 3, or fewer for larger values */
     unsigned lines;       /* number of lines of a node, without the tail */
     unsigned node_bytes;  /* size of a node, with the tail */
@@ -148,8 +150,9 @@ typedef struct chime_state {
     unsigned lock_attempts; /* attempts at a lock before the operation descends again */
     uint64_t seed;          /* seed of the hash function for keys */
     /* values that the handle updates while it is open */
-    _Atomic uint64_t root;         /* cached root word; 0: unknown */
-    _Atomic uint64_t nonce;        /* next number for lock words and S */
+    _Atomic uint64_t root; /* cached root word; 0: unknown */
+    /* next number for the nonces in lock words and in S (the structure nonce in the tail) */
+    _Atomic uint64_t nonce;
     _Atomic uint64_t gets, misses; /* recent gets, and recent gets that found no key; see count_get */
     /* duration of the last repeated attempt to take a lock, in nanoseconds; a measure of the fabric's load */
     _Atomic uint64_t lock_ns;
@@ -159,7 +162,8 @@ typedef struct chime_state {
     far_spin half_lock;
     unsigned half_next;                 /* number of entries written so far; the oldest is overwritten next */
     _Atomic uint64_t half_renew_at;     /* earliest time at which a parent must be READ again; UINT64_MAX: never */
-    /* Time (far_now) from which on every recorded half split is too old for writers to follow it without a verb. */
+    /* From this time (far_now) on, every recorded half split is so old that a writer no longer moves to its right part
+     * without a verb. */
     _Atomic uint64_t half_follow_until;
     chime_half_split half_splits[CHIME_HALF_SPLITS];
     /* tasks that wait for a latch */
@@ -198,7 +202,7 @@ typedef struct chime_op {
     chime_ptr path[CHIME_LEVELS]; /* path[i]: the node of level i on the way to the leaf; 0 where unknown */
     unsigned restarts;            /* descents that ended at an outdated pointer */
     unsigned pin_renewals; /* number of times the pin was renewed; memory READ under an older pin may be reused */
-    chime_ptr absorber;    /* node that absorbed the outdated node met last; 0: unknown */
+    chime_ptr absorber;    /* left neighbour into which the node of the last outdated pointer was merged; 0: unknown */
     /* number of sibling pointers that one descent may follow; doubled after a descent that used them up */
     unsigned right_moves_allowed;
     /* low fence of right_node, the right sibling to which the key belongs; at or before the key */
@@ -561,7 +565,8 @@ int chime_run_deferred_merge(far_task *t, far_index *index);
 void chime_free_deferred_merges(chime_state *st);
 /* Copies the items of image b into image a. Returns false if they do not fit. */
 bool chime_absorb(const chime_state *st, uint64_t *a, uint64_t *b);
-/* Lets image a absorb b and adds the WRITEs of a, up to the unlock. Adds nothing and clears *fits if b does not fit. */
+/* Lets image a absorb b, and adds the WRITEs that store image a and unlock its node. Adds nothing and clears *fits if
+ * the items of b do not fit. */
 int chime_batch_absorbed_image(chime_op *op, chime_node *a, chime_node *b, const uint64_t *before, bool *fits);
 
 /* recover.c: repair after a client failure. `lock` is a lock word of node p. Returns 0 if the client named in the lock
@@ -591,7 +596,8 @@ typedef struct chime_route {
 /* Creates the cache. Sets *cache to NULL if the budget admits none. */
 int chime_cache_new(far_index *index, chime_cache **cache);
 void chime_cache_free(chime_cache *cache);
-/* Routes the key through a cached node. Returns false if the node is not cached. */
+/* Finds the next step of a descent for the key, if this node is cached, and stores it in *route. Returns false if the
+ * node is not cached. */
 bool chime_cache_route(chime_cache *cache, const chime_state *st, chime_ptr node, const chime_key *key, uint64_t epoch,
                        chime_route *route);
 /* Like chime_cache_route, but returns false to one caller after chime_cache_request_renewal; that caller must READ the

@@ -60,8 +60,8 @@ int chime_read_fences(chime_op *op, chime_fence *fences[], unsigned count) {
         f->bytes = (far_bytes){room, length};
         unknown++;
     }
-    /* This wait sets no RDWC mark (the moment as of which RDWC may share the result): fences are immutable, so the
-     * earlier READ of the node is the point of linearization. */
+    /* This batch is posted by far_wait instead of chime_wait, so it gets no RDWC mark: fences are immutable, so the
+     * earlier READ of the node is the linearization point. */
     int err = unknown ? far_wait(op->t) : 0;
     for (unsigned i = 0; err >= 0 && unknown && i < count; i++)
         if (fences[i]->bytes.data)

@@ -17,8 +17,9 @@
 
 /* limit for nested repairs: the repair of a node may need the repair of its neighbour first */
 #define REPAIR_DEPTH_MAX 6
-/* Number of READs of the absorber while another client repairs it. The limit exists because this client holds a lock
- * during that time. */
+/* Limit for the number of READs of the absorber (the left neighbour that takes over the items of a node in a merge)
+ * while this client waits until the merge is complete. The wait is limited because this client holds the lock of the
+ * parent meanwhile. */
 #define ABSORBER_READS_MAX 1000u
 
 typedef struct repair {

@@ -271,7 +271,7 @@ static int merge_level(far_task *t, far_index *index, const merge_request *l, un
         release_locks_and_latches(m);
         if (err != 0 || m->nothing_to_merge)
             break;
-        /* Another client works on the parent or on one of the two children. */
+        /* The attempt has failed because another client works on the parent or on one of the two children. */
         far_back_off(t, attempt < 6 ? attempt : 6);
     }
     unsigned children = err < 0 ? CHIME_SPAN_MAX : m->inner.count;

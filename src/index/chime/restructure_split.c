@@ -39,7 +39,7 @@ static int compare_items(const void *a, const void *b) {
 
 
 /* Returns how many of the items (in key order; slots[i] is the slot of item i) stay in the left node, and sets *right
- * if the new key belongs to the right one. The new key is the one that `mine` items precede.
+ * if the new key belongs to the right one. `mine` is the number of items that are smaller than the new key.
  *
  * If the neighbourhood of the new key is full, the split must move one of its items to the other side, so that the new
  * key can take that slot. Among these splits the function chooses the one nearest to the middle. A key that is larger

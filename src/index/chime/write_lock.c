@@ -70,8 +70,8 @@ void chime_choose_next_owner(chime_op *op, const chime_change *c, chime_ptr leaf
 
 
 /* Returns how much slower the fabric is than without load, as a power of two, by comparing the duration of the last
- * repeated lock attempt with the base round trip. The lock holder needs a few more round trips, and they take longer
- * under load. An earlier attempt would only add to the load. */
+ * repeated lock attempt with the base round trip. The lock holder needs a few more round trips, which take longer under
+ * load. An attempt before the holder is done would fail, and would only add to the load. */
 static unsigned load_exponent(const chime_op *op) {
     uint64_t took = atomic_load_explicit(&op->st->lock_ns, memory_order_relaxed), rtt = far_rtt(op->t);
     unsigned bits = 0;
@@ -199,8 +199,8 @@ static int resolve_uncertain_handover(chime_op *op, chime_change *c, chime_node 
         if (err < 0)
             return err;
         if (tail[CHIME_TAIL_L] == handover[HANDOVER_LOCK] && !ours) {
-            /* The lines of this READ may be older than its lock word. The leaf is READ once more, because now no client
-             * writes to it. */
+            /* The lock word shows that this task holds the lock, but the lines of the same READ may be older than the
+             * lock word. So the leaf is READ once more; now no other client writes to it. */
             ours = true;
             continue;
         }

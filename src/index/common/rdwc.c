@@ -28,15 +28,16 @@
  * joined before the start.
  *
  * (b) In a round led by a GET, all operations are placed at p in any order and have one result. In a round led by a
- * PUT, the order is: the leader, the writers up to the sealed one in the order in which they joined, then the GETs. The
- * state after that is the value of the last writer, which is the value that was written. No other client can observe
- * the values before it, because no other operation takes place in between. The GETs return it. A writer is in this
- * order only if it joined before the seal, because the value of a later writer is not written. (That the writers which
- * joined before the seal also satisfy (a) is promised by the caller of far_rdwc_seal.) In a round led by an UPDATE the
- * order is the same if the key was present at p; then all updates succeed. If the key was absent, all UPDATEs and GETs
- * with join_mark < m return FAR_ERR_NOT_FOUND; nothing was written, so the seal does not matter. A PUT in an UPDATE
- * round would have to create the key, which the leader does not do. An UPDATE in a PUT round would be possible and is
- * left out for simplicity.
+ * PUT, the order is: the leader, then the writers in the order in which they joined, up to the sealed writer, then the
+ * GETs. (The index code *seals* the round when it builds its payload, by far_rdwc_seal. The sealed writer is the last
+ * writer that had joined by then, or the leader if none had; its value is written.) The state after that is the value
+ * of the last writer, which is the value that was written. No other client can observe the values before it, because no
+ * other operation takes place in between. The GETs return it. A writer is in this order only if it joined before the
+ * seal, because the value of a later writer is not written. (That the writers which joined before the seal also satisfy
+ * (a) is promised by the caller of far_rdwc_seal.) In a round led by an UPDATE the order is the same if the key was
+ * present at p; then all updates succeed. If the key was absent, all UPDATEs and GETs with join_mark < m return
+ * FAR_ERR_NOT_FOUND; nothing was written, so the seal does not matter. A PUT in an UPDATE round would have to create
+ * the key, which the leader does not do. An UPDATE in a PUT round would be possible and is left out for simplicity.
  *
  * Each operation takes effect once. A value is written only on behalf of a member that this round serves. A member that
  * is not served runs later, on its own or in another round, and none of its bytes have left this process before. That
@@ -212,8 +213,10 @@ static void hand_over_entry(entry *e) {
 
 /* The result of a round. */
 typedef struct round_outcome {
-    int result;    /* result of the index code */
-    bool definite; /* true if the result is valid for the members too; false if the operation failed */
+    int result; /* result of the index code */
+    /* true if the result also counts for the members that the round serves; false after an error of the leader, which
+     * says nothing about them */
+    bool definite;
     bool unknown;  /* true if the operation failed and the sealed value may have been written */
     uint32_t mark; /* number of a batch; the linearization point is at or after the posting of this batch */
     const far_rdwc_member *leader;
@@ -368,7 +371,8 @@ static int wait_as_member(far_rdwc_member *me) {
     if (fit)
         start_round(me->entry);
     else
-        hand_over_entry(me->entry); /* no member has been promised a result yet */
+        /* The round has not begun, so no member depends on this task yet. The next member leads the round instead. */
+        hand_over_entry(me->entry);
     far_spin_unlock(&me->entry->lock);
     return fit ? lead_round(me) : err ? err : run_alone(me);
 }

@@ -23,7 +23,9 @@ void far_scan_pair(const struct far_scan_buffer *buffer, size_t *at, far_bytes *
 struct far_keys {
     char *data; /* memory allocated by malloc, which contains for each key its length (32 bits) and its bytes */
     size_t size, used;
-    bool due;     /* set when the caller (the client that consumes the keys) must act */
+    /* set when the task has filled its chunk or has ended, so that the caller (the client that consumes the keys) must
+     * act */
+    bool due;
     bool resting; /* true while the task waits for the caller */
     bool stopped; /* true if the caller wants no more keys */
     /* set by a salvage: the traversal leaves out broken objects instead of failing, and keys of impossible lengths, which

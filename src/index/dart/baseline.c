@@ -9,10 +9,10 @@
 #include "pool/format/owner.h"
 
 #define CHECK_HOLDER_EVERY 4 /* number of attempts to take a lock between two checks whether the lock holder is alive */
-/* attempts to take a lock; after that many attempts the whole write starts again, and renews its pin from time to time
- */
+/* Number of attempts to take a lock. If all of them fail, the whole write starts again (dart_write_run), because the
+ * pin is renewed only there. */
 #define ATTEMPTS       16u
-#define LOCKS_PER_READ 512u /* lock words that are read by one READ */
+#define LOCKS_PER_READ 512u /* lock words that are read by one READ, into an array of 4 KiB on the stack */
 
 
 int dart_write_apply_locked(far_task *t, far_index *index, dart_write *w,

@@ -11,8 +11,9 @@
  * call and is stored below that word has the node's prefix, so it is found below the node at every moment at which the
  * node is linked.
  *
- * A line is one cache line of the processor and holds six words; the children of a large node take several lines. Lines
- * hold complete epochs, so old lines cannot look new. */
+ * A line is one cache line of the processor and holds six words; the children of a large node take several lines. A
+ * line contains the complete epoch and not a tag modulo 4096 like the entries of the other caches, so an old line
+ * cannot look new. */
 #include "index/dart/cache_scan.h"
 #include "base/error.h"
 #include "index/dart/skiptable/skiptable.h"
@@ -22,7 +23,7 @@
 
 #define LINE_WORDS 6u
 #define SET_LINES  4u
-#define LEVELS_MAX 24u /* maximal depth of the recursion that collects nodes */
+#define LEVELS_MAX 24u /* maximal depth of the recursion that collects nodes, because the stack of a task is small */
 
 typedef struct line {
     uint64_t node; /* granule of the node in 44 bits | number of this line << 44, for a node with several lines */
@@ -192,9 +193,11 @@ static void collect_below(far_task *t, dart_cache *cache, dart_read_ahead *ahead
                                node->depth + 1 + dart_word_len(words[i])};
             if (ends > 0 || child.depth > DART_KEY_MAX)
                 return;
-            /* the child itself was counted as one leaf when its parent was added */
+            /* When the parent was added, this child was counted as one expected leaf. Now the expected children of the
+             * child are counted instead. */
             ahead->expected_leaves -= ahead->expected_leaves > 0;
-            /* At the start of the range, most children may be before the first wanted key. */
+            /* A node at the start of the range counts as one expected leaf only, because most of its children may
+             * precede the first wanted key. */
             add_node(ahead, &child, begins == 0 ? 1 : dart_expected_children(child.type));
             if (level < LEVELS_MAX)
                 collect_below(t, cache, ahead, &child, begins == 0 ? from : NULL, ends == 0 ? to : NULL, level + 1);
@@ -222,8 +225,8 @@ int dart_read_ahead_add_reads(far_task *t, const far_index *index, dart_read_ahe
 }
 
 
-/* The type and depth of a node always equal those in the slot word that names the node, except in damaged memory; then
- * the image is not used. */
+/* An image is used only if its node has the type and depth that the slot word of `node` states. They can differ only in
+ * damaged memory. */
 uint64_t *dart_read_ahead_image(const dart_read_ahead *ahead, const dart_node *node) {
     for (unsigned at = table_position(node->addr); ahead && ahead->table[at];
          at = (at + 1) % (4 * DART_READ_AHEAD_NODES)) {

@@ -36,7 +36,8 @@ static int traverse_slice(far_task *t, far_index *index, sliced_traversal *s) {
         uint8_t *place = far_scratch(t, DART_KEY_MAX + 1);
         if (!place)
             return far_fail(FAR_ERR_NO_MEMORY, "no local memory for a walk");
-        /* The traversal still uses the bytes of s->place, so they are overwritten only now. */
+        /* The traversal used these bytes as its lower bound until its last call above, so they are overwritten only
+         * now. */
         s->length = dart_item_first_key(traversal.frontier, place);
         memcpy(s->place, place, s->length);
     }
@@ -66,8 +67,9 @@ static int traverse_slices(far_task *t, far_index *index, sliced_traversal *s) {
 
 /* ---- Walk ---- */
 
-/* The nodes that a walk with walk->once has reported. Such a walk must not report a node twice, but a slice reads some
- * nodes of the next slice. */
+/* The nodes that a walk with walk->once has reported. Such a walk must not report a node twice, but a slice may also
+ * read nodes that belong to the next slice. Therefore the nodes of the current slice and of the slice before it are
+ * remembered. */
 typedef struct reported_nodes {
     far_addr *nodes;
     size_t count, size;
@@ -98,7 +100,7 @@ static int note_reported(walk_state *w, far_addr node, const dart_item *item) {
         if (w->before.count)
             qsort(w->before.nodes, w->before.count, sizeof(far_addr), compare_addrs);
     }
-    /* The node is on the path of the slice's first key, so an earlier slice has read it. */
+    /* an earlier slice has read every node on the path of the slice's first key */
     if (item ? item->contains_start : w->traversal->length > 0)
         return 1;
     bool known =

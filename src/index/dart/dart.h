@@ -90,7 +90,8 @@ typedef struct dart_start {
 typedef struct dart_lookup {
     unsigned count;            /* result: number of starts in `starts`, which are sorted by falling prefix length */
     bool started;              /* the first round was begun */
-    /* upper limit of the lengths in the next round: only lengths below this number; set by each round */
+    /* limit of the next round, which looks up only lengths below this number; each round sets it for the round after
+     * it */
     unsigned shorter_than;
     void *state;               /* private state of skiptable/lookup.c, in scratch memory */
     dart_shared_reads *shared; /* in a multi-get: the table through which READs are shared; else NULL */
@@ -179,7 +180,7 @@ typedef struct dart_find {
     dart_stage stage;
     dart_path path;
     dart_node node;              /* the current node of the descent */
-    unsigned proven_depth;       /* number of key bytes that are proved to be the prefix of the path */
+    unsigned proven_depth;       /* number of bytes of the key that are proved to agree with the prefixes of the path */
     unsigned start_depth;        /* depth of the node at which the descent started; 0 for the root */
     dart_view view;              /* the slots, and perhaps the header, that were read of the current node */
     dart_node header_node;       /* stage HEADER: the node whose header is read */
@@ -214,8 +215,8 @@ void dart_slot_range(const dart_index *dart, dart_node_type type, unsigned depth
                      unsigned *count);
 far_addr dart_slot_addr(const dart_node *node, unsigned slot);
 unsigned dart_slot_index(const dart_node *node, far_addr slot);
-/* Returns the size in bytes of the node's object. The size is not valid for a node that is stored in a spare object of
- * the reserve (DART_TYPE_SPARE). */
+/* Returns the size in bytes of the node's object. A node that is stored in a spare object of the reserve
+ * (DART_TYPE_SPARE) has a larger object. */
 uint64_t dart_node_size(const dart_index *dart, const dart_node *node);
 /* Returns the position in the view of the slot with this symbol; if there is none, the lowest EMPTY slot of the
  * symbol's bucket; -1 if other symbols fill the bucket. */

@@ -7,9 +7,11 @@
 
 #include <string.h>
 
-/* size in bytes up to which a header is read together with the node's only bucket, in one READ */
+/* a header of at most this many bytes is always read together with the node's only bucket, even if the header is not
+ * needed, because that costs no further READ */
 #define HEADER_WITH_BUCKET 32u
-/* size in bytes up to which one READ covers both a header that is needed and a bucket after it */
+/* if a header is needed, one READ covers the header, the bucket and the bytes in between, provided that these are at
+ * most this many bytes */
 #define HEADER_TO_BUCKET 288u
 
 
@@ -155,8 +157,10 @@ static int finish_descent(dart_find *f, dart_outcome outcome) {
 }
 
 
-/* Ends the descent, because `other`, a key or prefix found below the slot that was followed last, differs from the key
- * at depth `split`. The deepest node of the path that is not deeper than that is on the key's path. */
+/* Ends the descent with the result DIVERGED: `other`, a key or prefix found below the slot that was followed last,
+ * differs from the key at depth `split`. The last node of the path with a depth of at most `split` is still on the
+ * key's path, so the key diverges inside the child of that node's slot. If the descent started deeper than `split`, its
+ * start was not on the key's path, and the descent starts again. */
 static int finish_diverged(const far_index *index, dart_find *f, far_bytes other, unsigned split) {
     if (split < f->start_depth)
         return restart_with_shorter_prefixes(index, f);
@@ -279,8 +283,9 @@ static int process_header(far_task *t, far_index *index, dart_find *f) {
     unsigned same = dart_common_prefix(prefix, f->key);
     if (same < f->header_node.depth)
         return finish_diverged(index, f, prefix, same);
-    /* This is the depth of the node at which the descent ended, or of its child. A child whose depth exceeds the key's
-     * length cannot be on the key's path. */
+    /* The prefix of header_node is a prefix of the key. So header_node is the node at which the descent ended. (It can
+     * also be the child of that node, but only if the child is deeper than the key is long, and then the code above has
+     * ended the descent.) */
     f->proven_depth = f->header_node.depth;
     return finish_descent(f, DART_ABSENT);
 }

@@ -12,7 +12,7 @@
  *                     F (frozen): the word never changes again
  *     inner node    header: u16 {depth 12 | type 4 << 12}, full prefix, zeros up to a multiple of 8; then the slots.
  *                     Type 15: the node is stored in a spare object of the reserve, and the slot that leads to it
- *                     has the type
+ *                     contains the real type
  *     leaf          u64 {klen 16 | vlen 32 << 16 | freq 16 << 48}, key, value
  *     descriptor    dart_super, one per index
  *     skip table    see the end of this file
@@ -337,8 +337,8 @@ static inline uint64_t dart_leaf_bytes(unsigned code, uint64_t header) {
 /* ---- The descriptor of an index ---- */
 
 #define DART_MAGIC 0x34747261647261ull
-/* Magic of indexes that were created before tables existed. Such an index gets no tables, because a program of that
- * version may have it open. */
+/* Magic of indexes that were created when the directory of the skip table could not have tables yet. Such an index gets
+ * no tables now either, because a program of that version may have it open. */
 #define DART_MAGIC_OLD   0x33747261647261ull
 #define DART_STRIPES_MAX 16u   /* maximal number of memory nodes over which the directory is striped */
 #define DART_LOCKS       4096u /* number of lock words, with the option lock_free=0 */
@@ -410,7 +410,8 @@ static inline uint64_t dart_segment_bytes(unsigned log_groups) {
 #define DART_TABLE_LOG          4u
 #define DART_TABLE_WORDS        (1u << DART_TABLE_LOG)
 #define DART_TABLE_BYTES        (DART_TABLE_WORDS * 8u)
-/* maximal number of address bits of the directory and the tables below it together */
+/* maximal number of bits of a hash that select a word in the directory and the tables below it, so there are at most
+ * 2^16 such words */
 #define DART_DIRECTORY_BITS_MAX 16u
 
 

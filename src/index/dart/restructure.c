@@ -174,7 +174,8 @@ static int freeze_node(far_task *t, far_index *index, const dart_replace *r, fro
     if (err >= 0 && !masked)
         err = freeze_by_cas(t, &r->node, f);
     if (err >= 0 && !masked && at_hand)
-        /* All slots were frozen already, so no batch was sent yet: wait for the READ of the header. */
+        /* If all slots were frozen already, freeze_by_cas has sent no batch, and the READ of the header is still in the
+         * open batch. */
         err = far_wait(t);
     if (err < 0)
         return err;
@@ -204,11 +205,11 @@ static int check_linked(far_task *t, far_index *index, const dart_replace *r) {
 }
 
 
-/* Prevents that many clients which meet the same full node all freeze all of its slots. Each client first freezes slot
- * 0. The word that the CAS of slot 0 returns shows whether this client is the first. A client that is not the first
- * polls the parent's slot for some round trips before it helps. Helping is always safe, so no client depends on the
- * first client. Returns 1 if the node was replaced in the meantime, 0 if the caller must freeze the node itself, or an
- * error. */
+/* Lets one of the clients that meet the same full node freeze its slots, so that the others need not repeat this work.
+ * Each client first freezes slot 0. The word that the masked CAS of slot 0 returns shows whether this client is the
+ * first. A client that is not the first polls the parent's slot for some round trips before it helps. Helping is always
+ * safe, so no client depends on the first client. Returns 1 if the node was replaced in the meantime, 0 if the caller
+ * must freeze the node itself, or an error. */
 static int wait_for_first_freezer(far_task *t, far_index *index, const dart_replace *r) {
     const dart_index *dart = dart_of(index);
     bool begun = r->freeze_started;
@@ -300,7 +301,8 @@ static int allocate_node(far_task *t, far_index *index, const dart_replace *r, d
 }
 
 
-/* Builds the image of the node in m->image. m->written stays set if the same image was written before. */
+/* Builds the image of the node in m->image. m->written says whether the object in far memory already contains this
+ * image; it stays set only if the new image equals the one that was written before. */
 static int build_image(far_task *t, far_index *index, const dart_replace *r, dart_node_type type,
                        const dart_children *children, new_node *m) {
     uint64_t bytes = dart_node_bytes(type, r->node.depth, dart_of(index)->bucket);
@@ -381,7 +383,7 @@ static int choose_replacement(far_task *t, far_index *index, dart_replace *r, co
     bool purged;
     *applies = collect_children(f->words, f->count, &r->piggyback, children, &purged);
     dart_node_type type = choose_type(dart, r, children, purged);
-    /* Piggybacking is switched off: the type leaves room for the write, but the write itself is left out. */
+    /* If piggybacking is switched off, the chosen type leaves room for the write, but the write itself is left out. */
     if (*applies && !dart->rider) {
         *applies = collect_children(f->words, f->count, &(dart_piggyback){0}, children, &purged);
         if (!dart_children_fit(dart, type, r->node.depth, children))
@@ -504,7 +506,8 @@ static int install_replacement(far_task *t, far_index *index, dart_replace *r, c
             return err;
     }
     far_point(t, "dart:install");
-    /* The node is frozen, so no client can register this node any more. */
+    /* Reads the buckets in which the node may have entries. These READs find all entries of the node, because the node
+     * is frozen, so no client registers it any more. */
     dart_entry_buckets *buckets = dart_est_entry_buckets_add_reads(t, index, &r->node, r->prefix);
     dart_redirect redirect;
     dart_node new = {m->object.addr, dart_word_type(word), r->node.depth};
@@ -581,8 +584,8 @@ static int try_replace(far_task *t, far_index *index, dart_replace *r, new_node 
 }
 
 
-/* maximal number of attempts of one replacement; if all attempts fail, the whole operation starts again, and renews its
- * pin from time to time */
+/* Maximal number of attempts of one replacement. If all of them fail, the whole operation starts again, because only
+ * the operation can renew its pin. */
 #define TRIES_MAX 256u
 
 
@@ -620,8 +623,8 @@ int dart_replace_node(far_task *t, far_index *index, dart_replace *r) {
         r->has_parent = r->has_parent && !upwards;
         r->view = NULL;
         r->freeze_started = true;
-        /* The images of this attempt were in scratch memory, so the next attempt cannot compare its images with them.
-         */
+        /* `written` means that the image of the new node was written to its object. The image is in scratch memory that
+         * is released below, so the next attempt builds and writes it again. */
         own.written = parents.written = false;
         far_count_retry(t);
         if (tries >= 2)

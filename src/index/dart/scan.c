@@ -1,6 +1,7 @@
 /* The operation scan: a traversal from the first wanted key on, until the consumer has enough pairs. A scan uses the
- * words of frozen nodes without further checks, because each word was current when its node was frozen or was seen
- * linked, and that moment was inside this call. */
+ * words of frozen nodes without further checks. It read the pointer to each node at a moment when the node was linked.
+ * A word that was frozen before that moment was still current then, and a word that was frozen later was current when
+ * it was frozen; both moments are inside this call. */
 #include "index/dart/traversal.h"
 
 

@@ -405,7 +405,8 @@ static int start_at_express_chain(far_task *t, far_index *index, dart_traversal 
         far_bytes *next_key = far_scratch(t, sizeof(*next_key));
         if (!next_key)
             return fail_no_memory();
-        /* 0: no key follows the prefix of this node, nor those of the nodes above it */
+        /* the result 0 means that no key follows the prefix of this node, and so none follows the prefixes of the nodes
+         * above it */
         err = key_after_prefix(t, views[i].header, next_key);
         from = next_key;
     }

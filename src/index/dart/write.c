@@ -274,7 +274,8 @@ static int add_split_writes(far_task *t, far_index *index, const dart_write *w, 
 
 
 /* Inserts the key where it diverges inside the child of a slot: links a new N4, which contains that child and the new
- * leaf, into the slot. Returns a result of write.h or an error. */
+ * leaf, into the slot. Returns DART_WRITE_DONE if the key was inserted, DART_WRITE_RESUME or DART_WRITE_RESTART if the
+ * search must continue, or an error. */
 static int split_slot(far_task *t, far_index *index, dart_write *w) {
     dart_find *f = &w->find;
     unsigned at = f->diverged_step;

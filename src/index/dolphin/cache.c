@@ -7,8 +7,8 @@
  * around. Other outdated content is harmless: the operation detects it at the node or leaf to which it leads.
  *
  * There is one local tree per first byte of the key. Readers of a tree share its lock (base/readers.h); one thread at a
- * time changes it. When the budget is used up, eviction drops nodes that were not used since the last round, children
- * before their parents. */
+ * time changes it. When the budget is used up, eviction drops nodes that were not used since the eviction last examined
+ * them, children before their parents. */
 #include "base/budget.h"
 #include "base/error.h"
 #include "base/readers.h"
@@ -66,8 +66,8 @@ static bool entry_is_local(uint64_t entry) {
 }
 
 
-/* Encodes the pointer to a local node as an entry. Its kind would be a node of class 0, and remote nodes of class 0 do
- * not exist. */
+/* Encodes the pointer to a local node as an entry. The kind field of the result would name a node of class 0. Remote
+ * nodes of class 0 do not exist, so the result cannot be mistaken for the entry of a remote node. */
 static uint64_t local_to_entry(const local_node *c, unsigned lb) {
     return (uint64_t)(uintptr_t)c | (uint64_t)lb << 51 | LOCAL_FLAG;
 }
@@ -243,8 +243,8 @@ static local_node *build_local_copy(const dolphin_node *node, uint64_t epoch, lo
 }
 
 
-/* Returns the pointer to the entry through which the local node is, or can be, attached on the path to the key. NULL if
- * its parent is not cached. */
+/* Returns the pointer to the word that leads to the local copy of the node, or that will lead to it once the copy
+ * exists: an entry of the local parent, or the top of the tree. Returns NULL if the parent is not cached. */
 static uint64_t *find_link(shard *s, far_bytes key, const dolphin_node *node) {
     uint64_t *link = &s->top;
     for (unsigned level = 0; level < LEVELS_MAX && *link; level++) {
@@ -339,8 +339,8 @@ void dolphin_cache_drop(dolphin_cache *cache, far_bytes key, uint64_t word) {
 }
 
 
-/* Evicts the local nodes below *link that have no local children and were not used since the last round of the
- * eviction. */
+/* Evicts the local nodes below *link that have no local children and were not used since the eviction last examined
+ * them. */
 static void evict_unused_below(shard *s, uint64_t *link) {
     local_node *c = entry_to_local(*link);
     bool leaf = true;

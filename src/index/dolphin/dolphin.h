@@ -42,7 +42,8 @@ enum { DOLPHIN_IN_LEAF, DOLPHIN_INDIRECT };
 typedef struct dolphin_cache dolphin_cache;
 typedef struct dolphin_slot_hints dolphin_slot_hints;
 
-/* An open index in one handle. All fields but the gates are constant while the index is open. */
+/* An open index in one handle. All fields except `gates` (local locks, the last field) are constant while the index is
+ * open. */
 typedef struct dolphin_state {
     /* From the descriptor in far memory, and from the options. */
     uint64_t root;       /* entry word of the root node */
@@ -63,7 +64,9 @@ typedef struct dolphin_state {
     dolphin_cache *cache; /* cache of inner nodes; NULL when the option is off or the handle has no cache budget */
     /* table of slot hints; NULL when the option is off; exists only together with a cache */
     dolphin_slot_hints *slot_hints;
-    /* Gates: a gate holds the address of a leaf that a task of this handle is replacing, or 0 (lock.c). */
+    /* A gate lets only one task of this handle replace a leaf, while the other tasks wait without verbs (lock.c). A
+     * gate word is the address of the leaf that is being replaced, or 0 if the gate is open. The hash of a leaf's
+     * address selects its gate. */
     _Atomic uint64_t gates[DOLPHIN_GATES];
 } dolphin_state;
 
@@ -264,7 +267,8 @@ void dolphin_cache_unless_frozen(dolphin_op *op, const dolphin_node *node);
 int dolphin_read_leaf(dolphin_op *op, uint64_t entry, dolphin_leaf *leaf);
 bool dolphin_leaf_covers(const dolphin_op *op, const dolphin_leaf *leaf, uint64_t ident);
 bool dolphin_kword_is_live_key(const dolphin_op *op, unsigned depth, uint64_t kword);
-/* Returns the value of op->key from a leaf that was READ as a whole: 0, FAR_ERR_NOT_FOUND or an error. */
+/* Looks up op->key in a leaf that was READ as a whole, and returns its value in *out. Returns 0, FAR_ERR_NOT_FOUND or
+ * an error. */
 int dolphin_get_from_leaf(dolphin_op *op, const dolphin_leaf *leaf, far_out *out);
 int dolphin_get(far_task *t, far_index *index, far_bytes key, far_out *out);
 int dolphin_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[],
@@ -273,9 +277,11 @@ int dolphin_get_many(far_task *t, far_index *index, size_t count, const far_byte
 /* write.c, remove.c: operations that write to one leaf (put, insert, update, delete). */
 int dolphin_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
 int dolphin_remove(far_task *t, far_index *index, far_bytes key);
-/* Reasons for which an operation leaves a leaf without a result and must locate its key again: STALE   the entry does
- * not name this leaf any more, or the leaf does not cover the key FROZEN  another client is replacing the leaf FULL
- * the leaf has no empty slot RETRY   another client won a race, for example for the slot */
+/* Reasons for which an operation leaves a leaf without a result and must locate its key again:
+ *   STALE   the entry does not name this leaf any more, or the leaf does not cover the key
+ *   FROZEN  another client is replacing the leaf
+ *   FULL    the leaf has no empty slot
+ *   RETRY   another client won a race, for example for the slot */
 enum { DOLPHIN_LEAF_STALE = 1, DOLPHIN_LEAF_FROZEN, DOLPHIN_LEAF_FULL, DOLPHIN_RETRY };
 /* Enters the leaf: increments its count of writers, and READs its header and key words (with `whole` also its values).
  * `draw` is 0, or the addend of dolphin_ticket_addend to draw a ticket with the same FAA. Returns 0 if the operation is
@@ -317,7 +323,7 @@ void dolphin_fill_leaf(const dolphin_op *op, uint64_t *image, const dolphin_item
                        const uint8_t *prefix, unsigned depth, unsigned lo, unsigned hi);
 void dolphin_sort_items(dolphin_item *items, unsigned count);
 
-/* lock.c: node locks in far memory, and gates in local memory. */
+/* lock.c: node locks in far memory, and gates in local memory (dolphin_state says what a gate is). */
 enum { DOLPHIN_LOCKED = 0, DOLPHIN_BUSY = 1, DOLPHIN_UNLINKED = 2 };
 far_addr dolphin_lock_addr(const dolphin_op *op, uint64_t word);
 uint64_t dolphin_lock_word_of(const dolphin_op *op, uint64_t word);
@@ -326,7 +332,8 @@ uint64_t dolphin_lock_word_of(const dolphin_op *op, uint64_t word);
 int dolphin_lock(dolphin_op *op, uint64_t word, dolphin_node *node);
 void dolphin_batch_unlock(dolphin_op *op, uint64_t word);
 int dolphin_unlock(dolphin_op *op, uint64_t word);
-/* Closes the gate for this leaf. Returns false if another task of this handle has closed it. */
+/* Closes the gate for this leaf, so that other tasks of this handle that want to replace the leaf wait. Returns false
+ * if the gate is closed already. */
 bool dolphin_gate_enter(dolphin_op *op, uint64_t entry);
 void dolphin_gate_leave(dolphin_op *op, uint64_t entry);
 /* Waits without a pin until the gate is open, then takes a new pin. */
@@ -394,7 +401,9 @@ bool dolphin_first_key_beyond(const uint8_t *prefix, unsigned depth, unsigned hi
 
 /* check_suspects.c: objects that `check` found locked or frozen. They may be in use by a live client, so check reads
  * them again later, when it holds no pin. */
-#define DOLPHIN_RECHECKS_MAX 16u /* limit for one slice of the traversal, and for the number of reported problems */
+/* size of the list of objects from one slice of the traversal, and largest number of problems that are reported in this
+ * way */
+#define DOLPHIN_RECHECKS_MAX 16u
 typedef struct dolphin_recheck {
     uint64_t owner;      /* owner named in the lock word of the object; 0: the object is frozen */
     uint64_t above;      /* entry word of the parent node; 0: the object is the root */

@@ -15,7 +15,8 @@
 enum { TORN = 1 };
 
 #define INCONSISTENT_MAX 100
-#define STEPS_MAX        1024 /* limit for one search, counting visited nodes and outdated cache entries */
+/* limit for one search, counting visited nodes and outdated cache entries; beyond it the index counts as damaged */
+#define STEPS_MAX 1024
 
 
 void dolphin_begin_op(dolphin_op *op, far_task *t, far_index *index, far_bytes key) {
@@ -359,7 +360,7 @@ static int get_by_hint(dolphin_op *op, const dolphin_location *location, unsigne
 
 
 /* Returns the result of a get from this leaf. `mark` is the RDWC number of the batch that READ the leaf, or of an
- * earlier one. */
+ * earlier one; the get linearizes at or after the posting of that batch. */
 static int get_as_of_batch(dolphin_op *op, uint32_t mark, const dolphin_leaf *leaf, far_out *out) {
     int err = dolphin_get_from_leaf(op, leaf, out);
     far_rdwc_done(op->t, mark);

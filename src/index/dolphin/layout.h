@@ -395,9 +395,8 @@ static inline bool dolphin_kword_is_block(uint64_t kword) {
 }
 
 
-/* Returns the key word for the suffix of the key that begins at `depth`, which must have at most 7 bytes. The state is
- * left
- * 0. Within one leaf the payloads, and then the lengths, compare in the order of the keys. */
+/* Returns the key word for the suffix of the key that begins at `depth`, which must have at most 7 bytes. The state
+ * field of the word is 0. Within one leaf the payloads, and then the lengths, compare in the order of the keys. */
 static inline uint64_t dolphin_inline_kword(far_bytes key, unsigned depth) {
     uint64_t payload = 0;
     unsigned length = (unsigned)key.length - depth;

@@ -54,9 +54,10 @@ static bool leaf_is_half_replaced(const dolphin_leaf *leaf, unsigned hi) {
 }
 
 
-/* The moved keys belong to other leaves now. In those leaves they may have been deleted, and their key blocks freed and
- * reused, so the blocks must not be READ. The words `cut` and `moved` in the leaf identify the slots of the moved keys.
- * The key blocks of the other slots cannot be freed while the leaf is frozen.
+/* If a client failed after it had linked new leaves for the upper part of this leaf, the keys of that part (the moved
+ * keys) belong to the new leaves. There they may have been deleted, and their key blocks freed and reused, so these
+ * blocks must not be READ. The words `cut` and `moved` in the leaf identify the slots of the moved keys. The key blocks
+ * of the other slots cannot be freed while the leaf is frozen.
  *
  * If the leaf was READ before `cut` and `moved` were written, the result is 0 and all key blocks are READ. This is safe
  * because the blocks were linked while the operation held its pin, so their memory was not reused. */

@@ -123,7 +123,8 @@ static bool location_is_same_leaf(const dolphin_location *location, uint64_t ent
 static int wait_until_replaced(dolphin_op *op, far_scratch_mark here, dolphin_location *location) {
     uint64_t leaf = location->entry, *spear;
     /* If the node comes from the cache, the replacement has probably finished already, so the first poll is made
-     * without a pause. If this operation found the leaf full, its replacement has just begun. */
+     * without a pause. If this operation found the leaf full, the replacement has just begun, so a pause precedes the
+     * first poll. */
     bool again = location->node_is_fresh || (op->full_leaf && dolphin_entries_match(op->full_leaf, leaf));
     if (atomic_load(gate_for(op, leaf)) == dolphin_entry_addr(leaf)) {
         int err = dolphin_gate_wait(op, leaf);

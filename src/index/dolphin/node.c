@@ -41,8 +41,8 @@ static void set_node_fields(dolphin_node *node) {
 }
 
 
-/* A frozen node that may be unlinked is not accepted. Its memory may already contain the body of the next incarnation,
- * because the control word, which contains the tag, is the last word of a node that changes. */
+/* A frozen node that may be unlinked is not accepted. Its memory may already contain the body of the next incarnation:
+ * when a client reuses the memory, it writes the control word, which contains the tag, last. */
 int dolphin_validate_node(const dolphin_op *op, dolphin_node *node, bool linked) {
     if (!dolphin_control_matches(node->image[0], node->word) || ((node->image[0] & DOLPHIN_FROZEN) && !linked))
         return 0;

@@ -63,7 +63,7 @@ static int recover_leaf(dolphin_op *op, dolphin_node *node, unsigned at) {
     dolphin_leaf leaf = {.entry = entry, .addr = dolphin_entry_addr(entry)};
     if (op->st->hot_updates && (err = dolphin_read_leaf(op, entry, &leaf)) < 0)
         return err;
-    /* Both words are reset; the next change of the leaf writes its own values. */
+    /* The words `cut` and `moved` of the leaf are reset; the next change of the leaf writes its own values. */
     far_write(op->t, leaf.addr + DOLPHIN_LEAF_CUT, uncut, sizeof(uncut));
     dolphin_batch_thaw(op, &leaf);
     return dolphin_wait(op);

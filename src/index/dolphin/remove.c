@@ -40,8 +40,8 @@ static int remove_slot(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot) 
 }
 
 
-/* Returns 0, FAR_ERR_NOT_FOUND or another error; or STALE or FROZEN. *left is the number of keys that remain in the
- * leaf. */
+/* Deletes op->key from the leaf. Returns 0; STALE or FROZEN if the caller must locate the key again; FAR_ERR_NOT_FOUND
+ * or another error. *left is the number of keys that remain in the leaf. */
 static int remove_from_leaf(dolphin_op *op, uint64_t entry, unsigned *left) {
     dolphin_leaf leaf;
     int slot, err = dolphin_enter_leaf(op, entry, !op->st->raw_values, 0, &leaf);
@@ -56,8 +56,9 @@ static int remove_from_leaf(dolphin_op *op, uint64_t entry, unsigned *left) {
 
 
 /* Tidies up after a delete. The key is already deleted, so most errors are ignored here, and a later delete may try
- * again. A leaf that reaches an eighth of its slots is considered for a merge with its neighbours, once. An empty leaf
- * is replaced by NULL, and then its node and the ancestors are considered for removal. */
+ * again. A leaf is considered for a merge with its neighbours when the number of its keys falls to exactly an eighth of
+ * its slots, so that not every later delete considers it again. An empty leaf is replaced by NULL, and then its node
+ * and the ancestors are considered for removal. */
 static int merge_after_delete(dolphin_op *op, const dolphin_location *location, unsigned left) {
     if (left > 0 && left != op->st->slots / 8)
         return 0;

@@ -132,7 +132,8 @@ int dolphin_publish_change(dolphin_change *c, bool unlock) {
             return err;
     }
     /* The entries are added in descending order of their lower bounds. An entry ends where the next one begins, so each
-     * added entry takes its interval from the entry below it. */
+     * added entry takes over the upper part of the interval of the entry below it, and at every moment each position
+     * belongs to exactly one entry. */
     for (unsigned i = 0; i < c->added_count; i++) {
         while (node->entries[free])
             free++;

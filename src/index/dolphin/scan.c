@@ -9,9 +9,11 @@
 
 #include <stdlib.h>
 
-#define BATCH_MAX   (1 + DOLPHIN_CACHE_NEXT_MAX)
-#define WANTED_MAX  65536u
-#define VALUE_BYTES (256u << 10) /* limit on the bytes of value blocks that are READ in one batch */
+#define BATCH_MAX  (1 + DOLPHIN_CACHE_NEXT_MAX)
+#define WANTED_MAX 65536u
+/* limit on the bytes of value blocks that are READ in one batch, so that a scan of large values does not need much
+ * scratch memory */
+#define VALUE_BYTES (256u << 10)
 
 typedef struct cursor {
     dolphin_op op;
@@ -49,7 +51,8 @@ static int emit_pairs(cursor *c, const dolphin_leaf *leaf, const dolphin_pair *p
     bool look = false;
     for (unsigned i = 0; i < count; i++) {
         words[i] = pairs[i].vword;
-        /* the value word was READ before the insert wrote it, or after a delete cleared it */
+        /* This value word was READ before the insert wrote it, or after a delete cleared it. It is READ again to
+         * distinguish the two cases. */
         if (words[i] == missing) {
             far_read(op->t, dolphin_vword_addr(leaf->addr, op->st->slots, pairs[i].slot), &again[i], 8);
             look = true;

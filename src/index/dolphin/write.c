@@ -224,8 +224,9 @@ int dolphin_compare_key(dolphin_op *op, const dolphin_leaf *leaf, uint64_t kword
 }
 
 
-/* Passes a slot below our slot that holds `kword`. Returns 0 if the slot cannot come to hold op->key, or FAR_ERR_EXISTS
- * if it does hold that key. */
+/* Examines an occupied slot below the slot of this insert; `kword` is its key word. Returns 0 if the slot cannot come
+ * to hold op->key, or FAR_ERR_EXISTS if it holds that key. If another insert has RESERVED the slot for op->key, the
+ * function first takes the slot away from that insert. */
 static int pass_occupied_slot(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot, uint64_t kword) {
     bool same = false;
     dolphin_slot_state state = dolphin_slot_state_of(kword);
@@ -336,7 +337,7 @@ static int write_in_leaf(dolphin_op *op, const dolphin_location *location, far_o
         if (err == 0 && slot >= 0) {
             err = op->st->raw_values ? update_raw_value(op, &leaf, (unsigned)slot, value, true)
                                      : update_value_word(op, &leaf, (unsigned)slot, value);
-            /* The key was deleted meanwhile, so a put starts again and inserts it. */
+            /* If the key was deleted meanwhile, a put starts again and inserts it. */
             return err == FAR_ERR_NOT_FOUND && how == FAR_OP_PUT ? DOLPHIN_RETRY : err;
         }
         if (slot < 0 && how == FAR_OP_UPDATE) {
@@ -418,7 +419,8 @@ static bool may_use_hint(const dolphin_op *op, far_op_kind how) {
 }
 
 
-/* Returns 0 if the update is done, 1 if the caller must use the usual protocol, or an error. */
+/* Updates op->key through its slot hint. Returns 0 if the update is done, 1 if there is no usable hint, so that the
+ * caller must use the usual protocol, or an error. */
 static int write_by_hint(dolphin_op *op, const dolphin_location *location, far_bytes value) {
     int slot = dolphin_slot_hint_get(op, location->entry);
     if (slot < 0)
@@ -448,8 +450,8 @@ static int write_to_full_leaf(dolphin_op *op, const dolphin_location *location, 
 }
 
 
-/* Returns 0 or the final result of the operation; or STALE, FROZEN or RETRY, and then the caller must locate the key
- * again. */
+/* Makes one attempt of the operation at the place where its search ended. Returns 0 or the final result of the
+ * operation; or STALE, FROZEN or RETRY, and then the caller must locate the key again. */
 static int write_at_location(dolphin_op *op, const dolphin_location *location, far_op_kind how, far_bytes value) {
     int err;
     if (location->outcome != DOLPHIN_AT_LEAF && how == FAR_OP_UPDATE)

@@ -70,12 +70,14 @@ int dolphin_update_hot(dolphin_op *op, const dolphin_location *location, unsigne
     if ((err = cas_key_and_value(op, leaf, slot, held, old, vword, &alive, &seen)) < 0)
         return err;
     if (seen == old)
-        /* The key was LIVE at the first try; another client may have deleted it since. */
+        /* The key was LIVE at the first try. If another client has deleted it since, this update counts as one just
+         * before that delete. */
         return finish_replaced_value(op, location, slot, old, vword);
     dolphin_free_value(op, vword);
     if (value_word_is_usable(seen))
         dolphin_slot_hint_set_value(op, location->entry, slot, seen);
-    /* The key was deleted, not moved to another leaf: recovery marks moved slots as holes. */
+    /* A DEAD slot that still has its key shows that the key was deleted and not moved to another leaf, because recovery
+     * marks moved slots as holes. */
     bool deleted = seen == 0 && alive == dolphin_kword_with_state(held, DOLPHIN_SLOT_DEAD);
     return value_word_is_usable(seen) || deleted ? 0 : 1;
 }

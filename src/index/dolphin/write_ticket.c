@@ -182,7 +182,8 @@ int dolphin_insert_by_ticket(dolphin_op *op, const dolphin_leaf *leaf, far_bytes
     if (op->ticket >= op->st->slots)
         return DOLPHIN_LEAF_FULL;
     int err = find_pending_below(op, leaf, slot, pending, &count);
-    /* Another insert has marked the slot as DEAD, or the READ returned key words of an earlier incarnation. */
+    /* The slot of a ticket should be EMPTY. If it is not, another insert has marked it as DEAD, or the READ returned
+     * key words of an earlier incarnation. */
     if (err == 0 && dolphin_kwords(leaf)[slot] != 0) {
         dolphin_leave_leaf(op, leaf);
         return DOLPHIN_RETRY;

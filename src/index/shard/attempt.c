@@ -8,7 +8,9 @@
 
 #include <string.h>
 
-#define RENEW_EVERY 8 /* number of attempts after which the pin is renewed */
+/* number of attempts after which the pin is renewed, so that an operation that retries for long does not hold back the
+ * epoch */
+#define RENEW_EVERY 8
 
 
 int shard_begin_operation(shard_op *op, far_task *t, far_index *index, far_bytes key) {
@@ -140,10 +142,11 @@ static void add_bucket_reads(shard_op *op, shard_image *image, shard_extra_words
 }
 
 
-/* Locks the bucket and reads it, if other words must be read together with it, or if the fabric does not order READs
- * after atomics. In the second case an 8-byte READ of the lock precedes the other READs. READs are ordered among
- * themselves, so if the first READ returns this client's lock word, the READs after it were executed under the lock. If
- * the first READ returns another value although the CAS of the lock succeeded, everything is read once more. */
+/* Locks the bucket and reads it, in the cases for which far_cas_and_read is not enough: if other words must be read
+ * together with the bucket, or if the fabric does not order READs after atomics. In the second case an 8-byte READ of
+ * the lock precedes the other READs. READs are ordered among themselves, so if the first READ returns this client's
+ * lock word, the READs after it were executed under the lock. If the first READ returns another value although the CAS
+ * of the lock succeeded, everything is read once more. */
 static __attribute__((noinline)) int lock_and_read_extras(shard_op *op, shard_image *image, far_addr lock,
                                                           uint64_t expected, uint64_t mine, uint64_t *old,
                                                           shard_extra_words *extra) {

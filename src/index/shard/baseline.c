@@ -16,7 +16,8 @@ enum {
 };
 
 
-/* The claim word names the client that prepared the doubling, which in most cases is the one that began it. */
+/* Returns 1 if the client that began the doubling has probably failed, 0 if not, or an error. The claim word names the
+ * client that prepared the doubling; in most cases this client also began the doubling. */
 static int doubling_client_has_failed(shard_op *op) {
     uint64_t claim;
     int err = far_read_word(op->t, op->part->pcb + 8 * SHARD_PCB_CLAIM, &claim);
@@ -27,15 +28,16 @@ static int doubling_client_has_failed(shard_op *op) {
 
 
 /* Makes a write wait until the buckets of its partition are split. If the client that began the doubling has failed,
- * the waiting write splits the remaining buckets itself. The write also takes one step in any case, because the claim
- * word may name another client than the client that began the doubling. */
+ * the waiting write splits the remaining buckets itself. If that client seems to be alive, the waiting write takes one
+ * step of the splitting nevertheless, because the claim word may name another client than the one that began the
+ * doubling. */
 int shard_wait_for_sweep(shard_op *op) {
     int trips = ALL_TRIPS, err = 0;
     if (op->attempt % READS_BEFORE_TAKEOVER == READS_BEFORE_TAKEOVER - 1) {
         shard_drop_block(op);
         if (!op->took_over && (err = doubling_client_has_failed(op)) == 1) {
-            /* Take over only once in an operation: if the partition is corrupt, the doubling cannot be finished, and a
-             * later refused pin reports that. */
+            /* Take over only once in an operation: if the partition is corrupt, the doubling cannot be finished. The
+             * progress detector reports that when a later pin is taken. */
             op->took_over = true;
             if ((err = shard_finish_doubling(op->t, op->index, op->part)) < 0)
                 return err;

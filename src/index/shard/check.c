@@ -67,7 +67,8 @@ static bool entry_is_in_right_bucket(shard_traversal *r, uint64_t word, const sh
 /* Checks the filter bit of a key at level 2 or 3. Returns 1 if the filter in the header of the key's main bucket has
  * the bit of the key, which is required for every such key; 0 if not; or an error. */
 static int check_key_in_filter(shard_traversal *r, uint64_t h, unsigned generation) {
-    /* the key may belong to a doubling that began after this root word was read */
+    /* A doubling that began after the traversal had read the root word may have moved the key, so the root word is read
+     * again. */
     int err = shard_refresh_root(r->t, r->part);
     uint64_t root = atomic_load_explicit(&r->part->root, memory_order_acquire), header;
     for (unsigned d = shard_root_d(root) + 1; err >= 0 && d-- > 0;) {
@@ -148,7 +149,8 @@ static int check_pair(shard_traversal *r, far_addr mark_at, uint64_t mark, uint6
     if (!what)
         return 0;
     uint64_t key;
-    /* mark_at - 8 is the key at level 3; the key may have been read before its state */
+    /* At level 3 the word before the state is the key. The first READ may have returned the key of an earlier pair
+     * together with this state, so both are read again, the key first. */
     far_read(r->t, mark_at - 8, &key, 8);
     far_read(r->t, mark_at, &now, 8);
     if ((err = far_wait(r->t)) < 0)

@@ -56,8 +56,8 @@ static bool word_moves_to_child(const shard_state *st, uint64_t word, unsigned v
 
 /* Returns 1 if the bucket is being split and its child is complete, 0 if not, or an error. If the child is complete,
  * the keys that leave the parent are in the child, where they may have been changed or deleted since. The blocks that
- * the parent still names for these keys may have been reused. A live client may be finishing the split for a failed
- * client. */
+ * the parent still names for these keys may have been reused. This state is possible although the traversal has
+ * recovered the locks of failed clients before: a live client may be finishing such a split. */
 int shard_child_is_complete(far_task *t, shard_state *st, shard_partition *part, const shard_image *image) {
     uint64_t header = image->w[shard_header_at(st)], w[SHARD_WORDS];
     far_addr child;
@@ -93,7 +93,7 @@ int shard_count_bucket_once(shard_counted *c, const shard_state *st, uint64_t bu
     int err = reserve_bucket_bytes(c, bucket);
     if (err < 0)
         return err;
-    /* the parent was counted before its split, so the keys of this bucket were counted there */
+    /* if the parent was counted before its split, the keys of this bucket were counted there */
     if (born && c->seen[parent] <= born) {
         c->seen[bucket] = c->seen[parent];
         return 0;

@@ -64,7 +64,8 @@ int shard_find_l1(shard_op *op, uint64_t header, bool whole, shard_hit *hit) {
  * is first, because a drain moves keys from the older to the newer generation. */
 unsigned shard_generations_to_search(const shard_op *op, uint64_t header, unsigned generation[2]) {
     unsigned v = shard_header_v(header), count = 0, bit = shard_overflow_bit(op->st, op->h);
-    /* generation v-1 is drained in the phases STABLE and SHRINK */
+    /* true if the drain of generation v-1 has ended: the phases STABLE and SHRINK follow the drain, and a doubling
+     * begins only after the drain of the previous doubling */
     bool stable = op->d > v || (op->d == v && (op->phase == SHARD_STABLE || op->phase == SHARD_SHRINK));
     if (shard_header_fold(header) & bit && !stable && v > 0)
         generation[count++] = v - 1;
@@ -178,7 +179,7 @@ static int search_main_again(shard_op *op, shard_image *second, uint32_t read_ma
 
 /* Called when the key is not at level 1. Searches levels 2 and 3 if the filters have the key's bit. Repeats this until
  * a search of levels 2 and 3 and the following second search of level 1 agree that the key is absent (rule R6). Returns
- * a shard_found or an error. */
+ * SHARD_FOUND, SHARD_ABSENT or SHARD_START_OVER, or an error. */
 static __attribute__((noinline)) int find_below_level_1(shard_op *op, bool whole, shard_hit *hit, uint32_t *mark) {
     uint64_t before = 0;
     for (bool again = false;; again = true) {
@@ -251,7 +252,8 @@ static __attribute__((noinline)) int find_in_window(shard_op *op, shard_hit *hit
 }
 
 
-/* Searches the whole main bucket and the levels below. Returns a shard_found. */
+/* Searches the whole main bucket and the levels below. Returns SHARD_FOUND, SHARD_ABSENT or SHARD_START_OVER, or an
+ * error. */
 static int find_without_window(shard_op *op, shard_hit *hit, uint32_t *mark) {
     int err = shard_locate_main(op);
     if (err != 0)

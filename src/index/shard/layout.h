@@ -135,7 +135,8 @@ static inline uint64_t shard_parent(uint64_t child, unsigned b, unsigned v) {
 }
 
 
-/* Level 3 has one chain head for every 16 level-2 buckets, but at least one. */
+/* Level 3 of a generation (the level-2 and level-3 tables that belong to one version of the partition) has one chain
+ * head for every 16 level-2 buckets, but at least one. */
 static inline uint64_t shard_head_count(unsigned b, unsigned generation) {
     return b + generation > 4 ? 1ull << (b + generation - 4) : 1;
 }
@@ -213,11 +214,14 @@ static inline uint64_t shard_root_order(uint64_t root) {
 
 enum {
     SHARD_PCB_ROOT = 0,
-    SHARD_PCB_COUNT = 1, /* number of keys; changed by FAA, and corrected by CAS; advisory */
+    /* number of keys; changed by FAA, and corrected by CAS; only an approximation, because changes of failed clients
+     * are missing */
+    SHARD_PCB_COUNT = 1,
     /* two words, for even and odd directory numbers: one names the directory in use, the other a directory that is
      * prepared to be the next */
     SHARD_PCB_DIRECTORY = 2,
-    /* claim word: the client that prepares a doubling, and the version of that doubling; advisory */
+    /* claim word: the client that prepares a doubling, and the version of that doubling; only a hint, which blocks no
+     * client */
     SHARD_PCB_CLAIM = 4,
     SHARD_PCB_WORDS = 8,
 };
@@ -226,7 +230,8 @@ enum { SHARD_PCB_READ_WORDS = SHARD_PCB_DIRECTORY + 2 };
 
 /* Words of a directory. */
 enum {
-    SHARD_DIR_L2 = 0, /* table words of the even and the odd generation; 0 means no table */
+    /* table words: level 2 of the even and of the odd generation (tables of one version); 0 means no table */
+    SHARD_DIR_L2 = 0,
     SHARD_DIR_L3 = 2,
     SHARD_DIR_SEGMENT = 4, /* for each segment: address of the segment, or of the array of its extents */
     /* for each version: address of the progress table, which has the cursors and done words of the sweep and the

@@ -141,8 +141,8 @@ int shard_publish_counts(far_task *t, far_index *index) {
 /* ---- Samples ---- */
 
 /* Adds the bucket that an insert has read to the sample. The mean number of keys in these buckets indicates the load.
- * Level 2 is not sampled; it is assumed to contain the same share of the keys as at the bound. Returns true if the
- * sample is large enough and the partition seems full. */
+ * Level 2 is not sampled: the function assumes that level 2 has the same share of the keys as when the load is at its
+ * bound (LEVEL_1_SHARE). Returns true if the sample is large enough and the partition seems full. */
 static bool add_sample(shard_op *op) {
     const shard_state *st = op->st;
     uint64_t share = slot_count(st, op->d) / 64 / (st->sampling ? 1 : client_count(st));
@@ -266,8 +266,9 @@ int shard_correct_count(far_task *t, far_index *index, shard_partition *part, ui
 }
 
 
-/* Returns 1 if the partition, at version d, is as full as its count says, and 0 otherwise, after correcting the count.
- * If an insert reached level 3 and requested a doubling, this is sufficient proof. */
+/* Returns 1 if the partition, at version d, is as full as its count says, 0 if not, or an error. A sample of buckets
+ * decides; if it shows that the count is wrong, the function corrects the count. A doubling that an insert has
+ * requested, because it reached level 3, needs no such proof. */
 static int verify_full(far_task *t, far_index *index, shard_partition *part, unsigned d) {
     const shard_state *st = shard_state_of(index);
     uint64_t keys = 0, published = 0, bound = doubling_bound(st, d), margin = bound / 8 + 1;

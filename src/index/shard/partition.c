@@ -75,7 +75,8 @@ void shard_learn_root(shard_partition *part, uint64_t root) {
 
 
 /* Caches the leading words of the control block. The newest root word selects which of the two directory words of the
- * control block is the current one. The selected directory word itself contains the number that it must have. */
+ * control block is the current one. The selected word also contains the number of its directory, so a word of another
+ * directory is not cached. */
 void shard_learn_partition(far_task *t, shard_partition *part, const uint64_t words[SHARD_PCB_READ_WORDS]) {
     shard_learn_root(part, words[SHARD_PCB_ROOT]);
     unsigned directory = shard_directory_number(part);
@@ -508,8 +509,8 @@ int shard_progress_addr(far_task *t, shard_partition *part, unsigned version, fa
 }
 
 
-/* Makes the first extent of a large segment that this handle has not cached. Returns 1 if this extent was the last one
- * of the segment, 0 if not, or an error. */
+/* Makes one extent of a large segment: the first extent whose address this handle has not cached. Returns 1 if it was
+ * the last extent of the segment, 0 if not, or an error. */
 static int make_extent(far_task *t, far_index *index, shard_extents *extents, far_addr array, unsigned directory,
                        uint64_t count) {
     uint64_t n = 0, word;

@@ -38,8 +38,9 @@ int shard_cas_root(far_task *t, shard_partition *part, uint64_t from, uint64_t t
 }
 
 
-/* Writes the current epoch into the root word as its stamp. The epoch is read after the root word became visible, so
- * every client that pins a later epoch has read this root word. Returns 0 or an error. */
+/* Writes the current epoch into the root word as its stamp. The epoch is read after the root word became visible. Every
+ * handle reads all roots before its first pin at a later epoch (see shard_all_clients_know), so a client that is pinned
+ * at a later epoch has read this root word or a later one. Returns 0 or an error. */
 int shard_set_stamp(far_task *t, shard_partition *part, uint64_t root) {
     uint64_t epoch;
     int err = far_epoch_read(t, &epoch);

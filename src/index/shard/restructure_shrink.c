@@ -374,7 +374,8 @@ static int replace_directory(shrink *s) {
     if (err <= 0 || (err = list_directory(s)) <= 0)
         return err;
     far_point(s->t, "shard:switch_root");
-    /* for the stamp: the epoch may have advanced by one since this pin was taken */
+    /* The stamp must not be earlier than the epoch at the moment of the CAS (shard_all_clients_know), and the epoch may
+     * have advanced by one since this pin was taken. */
     uint64_t epoch = far_epoch(s->t) + 1;
     uint64_t fresh = shard_root_with_directory(shard_root(0, SHARD_STABLE, true, epoch), s->directory + 1);
     if ((err = shard_cas_root(s->t, s->part, s->root, fresh)) <= 0)
@@ -419,10 +420,11 @@ static bool decide_to_doubt_count(shard_partition *part) {
 }
 
 
-/* Announces a shrink of a stable partition if a sample of buckets finds no key. If the partition was about to shrink
- * when this handle last visited it, and it still has the same directory, another client cancelled the shrink, because
- * the partition is in use. While the count indicates an empty partition, the handle stays active for some more calls.
- */
+/* Announces a shrink of a stable partition if a sample of buckets finds no key. First looks for a sign that the
+ * partition is in use: if this handle was proving the partition empty when it last visited it, and the partition still
+ * has the same directory, another client has cancelled that shrink; then the next checks are skipped. Returns 1 if the
+ * shrink was announced, or if the handle should stay active because the count says that the partition is empty;
+ * otherwise 0, or an error. */
 static int announce_shrink(shrink *s, int *trips) {
     shard_partition *part = s->part;
     uint64_t keys, published;
@@ -437,7 +439,8 @@ static int announce_shrink(shrink *s, int *trips) {
         return 0;
     if (few && part->shrink_skip > 0 && !(none && shard_known_keys(part) != part->shrink_count)) {
         part->shrink_skip--;
-        /* Stop after the longest backoff, because a wrong count may never be corrected. */
+        /* While the count says that the partition is empty, return 1, so that this handle stays active and checks
+         * again. After the longest backoff return 0, because the count may be wrong and may never be corrected. */
         return none && part->shrink_backoff < MAX_BACKOFF;
     }
     if (!shard_all_clients_know(s->t, s->root)) {

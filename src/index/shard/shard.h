@@ -575,8 +575,9 @@ unsigned shard_generations_to_search(const shard_op *op, uint64_t header, unsign
 int shard_find_l1(shard_op *op, uint64_t header, bool whole, shard_hit *hit);
 /* Searches levels 2 and 3 once, and sets `hits` to the copies of the key, the oldest generation first. */
 int shard_find_overflow(shard_op *op, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count);
-/* Searches all levels for the key, by the rules R1 to R7. The caller has read the main bucket. Returns a shard_found.
- * Sets *mark to the RDWC time mark of the READs on which the result relies (index/common/rdwc.h). */
+/* Searches all levels for the key, by the rules R1 to R7. The caller has read the main bucket. Returns SHARD_FOUND,
+ * SHARD_ABSENT or SHARD_START_OVER, or an error. Sets *mark to the RDWC time mark of the READs on which the result
+ * relies (index/common/rdwc.h). */
 int shard_find_key(shard_op *op, bool whole, shard_hit *hit, uint32_t *mark);
 int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out);
 int shard_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);

@@ -208,8 +208,9 @@ static int check_no_later_versions(const shard_traversal *r, const partition_vie
 }
 
 
-/* Reads the control block and the directory. The directory word in the control block stays valid until the root word
- * has changed twice. */
+/* Reads the control block and the directory. If the root word in the control block still names this directory, the
+ * control block must contain its address, because the directory word is overwritten only for a directory that follows
+ * the next one, and such a directory is prepared only when the root word names the next one. */
 static int read_partition_view(shard_traversal *r, partition_view *v) {
     far_read(r->t, r->part->pcb, v->pcb, sizeof(v->pcb));
     far_read(r->t, r->directory_addr, v->directory, sizeof(v->directory));

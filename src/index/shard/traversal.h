@@ -1,8 +1,9 @@
-/* The traversal of a whole shard index, which walk, check, usage, load and keys use. It visits levels 2 and 3, the
- * older generation first, then level 1 in ascending order of buckets, and then segments that were added meanwhile.
- * Splits and drains move keys only forward in this order, so the traversal visits every key that is present throughout.
- * Each slice of the traversal has its own pin. If a partition gets another directory meanwhile, the traversal of this
- * partition begins again. This is safe, because a directory is replaced only when the partition has no key. */
+/* The traversal of a whole shard index, used by the index walk, check, usage, load and keys. It visits levels 2 and 3
+ * first (the tables of the older version before those of the newer one), then level 1 in ascending order of buckets,
+ * and then segments that were added meanwhile. Splits and drains move keys only forward in this order, so the traversal
+ * visits every key that is present throughout. Each slice of the traversal has its own pin. If a partition gets another
+ * directory meanwhile, the traversal of this partition begins again. This is safe, because a directory is replaced only
+ * when the partition has no key. */
 #ifndef FAR_INDEX_SHARD_TRAVERSAL_H
 #define FAR_INDEX_SHARD_TRAVERSAL_H
 

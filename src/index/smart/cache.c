@@ -36,8 +36,8 @@ static size_t local_size(const smart_local *c) {
 }
 
 
-/* Returns the number of entries, at least `count`, that fit into the allocation for `count` entries. The result
- * includes the bytes by which malloc rounds up. */
+/* Returns the number of entries that fit into the memory that malloc uses for a node with `count` entries. Because
+ * malloc rounds up, the result may be larger than `count`. */
 static unsigned entries_that_fit(unsigned skip, unsigned count) {
     size_t fixed = sizeof(smart_local) + (skip + 7u) / 8 * 8;
     return (unsigned)((local_bytes(skip, count) - 8 - fixed) / 8);
@@ -265,7 +265,8 @@ static bool store_word(smart_shard *shard, uint64_t *link, uint64_t word) {
         }
         if (smart_word_kind_of(word) == SMART_NONE)
             remove_entry(c, at);
-        /* The comparison ignores SMART_CACHED_RECYCLED, so that an entry keeps its mark of recycled memory. */
+        /* A cached word may have the mark SMART_CACHED_RECYCLED, which a word in far memory never has. The comparison
+         * ignores the mark, so that an equal word does not remove it. */
         else if ((*entry & ~SMART_CACHED_RECYCLED) != word)
             *entry = word;
         return true;

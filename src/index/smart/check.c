@@ -17,7 +17,7 @@ typedef struct sliced_traversal {
     bool any;      /* true if this slice visited a leaf */
     size_t length; /* length in bytes of the last key that was visited, which `last` contains; 0: no key was visited */
     uint8_t last[SMART_KEY_MAX + 1];
-    far_suspects locks; /* lock words that were held in this slice; only a check sets this field */
+    far_suspects locks; /* locks that were found held in this slice; used only by a check */
 } sliced_traversal;
 
 

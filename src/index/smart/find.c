@@ -9,7 +9,9 @@
 
 #include <string.h>
 
-#define RENEW_AFTER 12 /* number of attempts of one search before the search begins to renew its pin */
+/* Number of attempts of one search before the search begins to renew its pin. It does not renew it earlier, because
+ * after a renewal it cannot use what it has READ before. */
+#define RENEW_AFTER 12
 
 
 static inline int start_operation(smart_op *op, far_task *t, far_index *index, far_bytes key) {
@@ -94,8 +96,8 @@ int smart_look_up_slot(smart_op *op, smart_spot *s, smart_node *node) {
         s->slot = smart_slot_addr(s->node, s->at);
         s->word = smart_slots(node)[s->at];
         /* The list is full and has no slot for the key. No slot can be added to a full list, so the key is absent if
-         * the list was linked when it was READ. Any word of the list that is not frozen proves that the list was
-         * linked. s->word contains the frozen bit of such a word. */
+         * the list was linked when it was READ. An unfrozen word proves that it was. The last word is taken for this:
+         * s->word gets only its frozen bit, so s->word is 0 if the list was certainly linked. */
     } else {
         s->slot = 0;
         s->word = smart_slots(node)[s->at - 1] & SMART_FROZEN_BIT;
@@ -222,8 +224,9 @@ int smart_find(smart_op *op, bool cached, smart_spot *spot) {
     for (unsigned attempt = 0;; attempt++) {
         int err = cached && !op->bypass_cache && op->st->cache && attempt == 0 ? smart_find_through_cache(op, spot)
                                                                                : SMART_STALE;
-        /* Corrupt far memory may have unlinked a node that is still in the cache; a collection may then have freed it.
-         */
+        /* Corrupt far memory may have unlinked a node that is still in the cache, and a collection may then have freed
+         * the node. So corrupt data at an address from the cache proves nothing, and the search begins again at the
+         * root. */
         if (err == FAR_ERR_CORRUPT) {
             far_discard_batch(op->t);
             err = SMART_STALE;

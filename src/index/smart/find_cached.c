@@ -80,7 +80,8 @@ static int follow_cached_leaf(smart_op *op, smart_spot *s, uint64_t word, const 
         if (!smart_take_leaf(leaf, class))
             return SMART_STALE;
         if (!far_bytes_equal(leaf->key, op->key)) {
-            /* only for the leaf that the word itself names, not for one that was reached through a chain */
+            /* Remembered only if the word itself names this leaf. A leaf that was reached through a chain has another
+             * address. */
             if (reads == 0 && leaf_certifies_itself(op, leaf)) {
                 op->other_leaf_word = word;
                 op->other_leaf_key = leaf->key;
@@ -240,8 +241,8 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
 }
 
 
-/* Returns whether the word names a DIR node that is one byte deeper than the node with this word, so that only the slot
- * and not the header must be READ. */
+/* Returns whether the word names a DIR node that is one byte deeper than the node with this word. Its prefix then
+ * follows from the word, so it is enough to READ the key's slot, without the header. */
 static bool word_needs_only_slot(uint64_t word) {
     return smart_word_kind_of(word) == SMART_NODE && smart_word_read_type(word) == SMART_READ_DIR &&
            (word & SMART_GAP0);
@@ -249,7 +250,8 @@ static bool word_needs_only_slot(uint64_t word) {
 
 
 /* Follows a cached word as far as possible without proof, through slots of DIR nodes to a leaf, or to a node that must
- * be accepted. first: as for follow_cached_leaf. */
+ * be accepted. If `first` is not NULL, the leaf that the word names was already READ into s->leaf, and *first is the
+ * result of that READ. */
 static __attribute__((noinline)) int follow_cached_word(smart_op *op, smart_spot *s, const smart_cached *cached,
                                                         const int *first) {
     uint64_t word = cached->word;

@@ -102,8 +102,8 @@ static int smart_open(far_task *t, far_index *index) {
     st->scan_batch = (unsigned)options[SMART_OPTION_SCAN_BATCH];
     st->attempts_per_pin = (unsigned)options[SMART_OPTION_PATIENCE];
     uint64_t value_size = (uint64_t)options[FAR_OPTION_VALUE_SIZE];
-    /* VI leaves do not count as leaves that are never replaced, because an update in place that finds no memory for a
-     * redo record replaces the leaf. */
+    /* VI leaves are not counted as leaves that are never replaced, because an update in place that finds no memory for
+     * its redo record replaces the leaf. */
     unsigned leaf_kind = value_size ? smart_kind_for(st, 0, value_size) : SMART_VR;
     st->never_replaces = leaf_kind == SMART_C8 || leaf_kind == SMART_VW;
     uint64_t key_size = (uint64_t)options[FAR_OPTION_KEY_SIZE];

@@ -1,10 +1,10 @@
 /* Deleting a key, and cleaning up after deletes and updates.
  *
  * One CAS of the leaf's ctl word from LIVE to DEAD deletes the key. The slot that names the leaf, and nodes that are
- * left with one child or none, are cleaned up afterwards by a background task, or by any client that meets them. If no
- * update can ever replace a leaf, because all values are words, the slot becomes a tombstone in the same batch as the
- * CAS of the leaf, because the slot cannot name any other object than the deleted leaf. The kind calls smart_remove;
- * find.c and write_update.c call smart_tidy_later. */
+ * left with one child or none, are cleaned up afterwards by a background task, or by any client that meets them. If all
+ * values are words, no update ever replaces a leaf, so the slot can name no other object than the deleted leaf; then
+ * the slot becomes a tombstone in the same batch as the CAS of the leaf. The kind calls smart_remove; find.c and
+ * write_update.c call smart_tidy_later. */
 #include "base/error.h"
 #include "base/spin.h"
 #include "index/smart/smart.h"
@@ -178,8 +178,8 @@ static void run_tidy_task(far_task *t, void *arg) {
 }
 
 
-/* Starts the background task. Its errors need no handling, because other clients that meet the same slot or node, and
- * every walk, do the same work. */
+/* Starts the background task that tidies the slot of the key and the nodes above it. Errors of the task need no
+ * handling, because other clients that meet the same slot or node, and every walk, do the same work. */
 void smart_tidy_later(smart_op *op, bool merge_nodes) {
     size_t bytes = sizeof(tidy_arg) + op->key.length;
     if (far_task_is_unattended(op->t)) { /* no thread would run a background task, so do the work now */

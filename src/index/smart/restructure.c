@@ -201,7 +201,7 @@ static int replace_frozen_node(smart_op *op, const smart_node *node, far_addr pa
         }
     live += grow != NULL;
     smart_layout layout = smart_layout_for(op->st, live);
-    /* The list got more children before its words were frozen, so the copy needs a larger layout. */
+    /* If the list got more children before its words were frozen, the copy needs a larger layout. */
     if (c->object.addr && layout > c->layout) {
         free_copy(op, c);
         c->object.addr = 0;

@@ -120,8 +120,8 @@ static int find_side_of_start(smart_traversal *p, const smart_item *item, const 
                                   &stuck);
     if (err < 0)
         return err;
-    /* The subtree has no keys, but a walk must report the node, because the previous traversal may not have reported
-     * it. */
+    /* The subtree has no keys. It counts as following the first key of the range, so that a walk reports the node; the
+     * previous traversal may not have reported it. */
     if (err == SMART_NO_LEAF)
         *result = 1;
     else
@@ -199,9 +199,9 @@ static int read_missing_slots(smart_traversal *p, smart_node *nodes, const size_
 }
 
 
-/* Returns the word with a size hint that covers at least all slots of a smallest list. Inserts that begin at a cached
- * node do not READ the slot that names this node, so they do not raise its size hint. A traversal that finds a larger
- * list raises the hint. */
+/* The size hint of a word may be too low: an insert that begins at a cached node does not READ the slot that names this
+ * node, and so does not raise the hint. Therefore this function returns the word with at least the hint that covers all
+ * slots of a smallest list. If the list is larger, the traversal raises the hint. */
 static uint64_t word_reading_whole_list(uint64_t word) {
     return smart_word_read_type(word) == 0 ? smart_word_with_read_type(word, 1) : word;
 }

@@ -483,8 +483,8 @@ int smart_remove(far_task *t, far_index *index, far_bytes key);
 /* Starts a background task that unlinks old leaves from the slot of the key and, if `merge` is set, removes or merges
  * nodes above it that are left with no child or one child. */
 void smart_tidy_later(smart_op *op, bool merge);
-/* The idle hook of the kind. Merges the nodes of one due entry of the merge queue. Returns 1 if there was a due entry.
- */
+/* The idle hook of the kind. Merges the nodes of the first entry of the merge queue, if the entry is due, that is, if
+ * its delay (MERGE_AFTER in remove.c) is over. Returns 1 if there was a due entry. */
 int smart_run_due_merge(far_task *t, far_index *index);
 smart_merge_queue *smart_merge_queue_new(void);
 /* Charges the memory of the queue's entries to the budget of this cache. */
@@ -552,8 +552,8 @@ typedef struct smart_cached {
 int smart_cache_new(far_index *index, bool fifo, smart_cache **cache);
 void smart_cache_free(smart_cache *cache);
 size_t smart_cache_bytes(far_index *index);
-/* Takes bytes of the cache's budget for another data structure of the index. Returns false if the budget is spent, and
- * true if `cache` is NULL. */
+/* Takes bytes of the cache's budget for another data structure of the index. Returns false if the budget is spent.
+ * Without a cache there is no budget, so it returns true if `cache` is NULL. */
 bool smart_cache_reserve_budget(smart_cache *cache, size_t bytes);
 void smart_cache_return_budget(smart_cache *cache, size_t bytes);
 /* Looks up the deepest cached node with a depth less than `below` on the path of the key. Returns false if there is

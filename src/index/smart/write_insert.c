@@ -38,9 +38,9 @@ static unsigned leaf_kind_for(const smart_op *op, far_bytes value) {
 }
 
 
-/* Returns whether so many clients insert into this list that clients which lose the race for its first unbound slot
- * meet again at the next slot. In a DIR node this does not happen, because a DIR node has one slot per partial key, so
- * such a list is replaced by a DIR node at once. */
+/* Returns whether the list should be replaced by a DIR node at once, because too many clients insert into it: clients
+ * that lose the race for its first unbound slot compete again for the next one. In a DIR node each partial key has its
+ * own slot, so inserts of different partial keys do not compete. */
 static bool list_is_contended(const smart_op *op, const smart_spot *s) {
     return op->lost_slots >= SMART_CONTENTION_LIMIT && s->layout < SMART_DIR;
 }
@@ -93,8 +93,9 @@ static int insert_into_slot(smart_op *op, smart_spot s, far_bytes value) {
 
 typedef struct new_branch { /* a new node between a slot and the child that the slot names */
     far_object object;
-    /* The new leaf; addr 0: no leaf. Without path compression, one node with only the old child is inserted first for
-     * each common byte. */
+    /* The new leaf; addr 0: no leaf. Without path compression each common byte has a node of its own. Then each attempt
+     * inserts one node that has only the old child, until only the byte that differs is left; the last node also gets
+     * the leaf. */
     smart_leaf leaf;
     uint64_t *image, word;
     unsigned depth, bytes;
@@ -236,7 +237,7 @@ static int grow_list(smart_op *op, const smart_spot *s, far_bytes value) {
         smart_set_target(op, s->node, s->depth, s->layout);
         return SMART_RESUME;
     }
-    /* RDWC mark of the last batch so far; the leaf is written in a batch that is posted after this one */
+    /* RDWC mark of the last batch so far; the batch that writes the leaf is posted after it */
     uint32_t mark = op->mark;
     int err = smart_replace(op, s->parent_slot, s->parent_word, s->layout, &s->node_image, &value);
     op->lost_slots = 0;

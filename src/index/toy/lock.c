@@ -5,8 +5,9 @@
 #include "pool/epoch/epoch.h"
 #include "pool/format/owner.h"
 
-#define ASK_EVERY 4  /* failed attempts between two checks whether the holder is alive */
-#define PATIENCE  16 /* failed attempts after which the pin is renewed */
+#define ASK_EVERY 4 /* failed attempts between two checks whether the holder is alive */
+/* failed attempts after which the pin is renewed, so that a long wait does not hold back the epoch */
+#define PATIENCE 16
 
 
 static far_addr lock_addr(const far_index *index, uint64_t slot) {

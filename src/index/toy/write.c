@@ -178,7 +178,7 @@ static int write_slot(far_task *t, far_index *index, const change *c) {
         return err;
     if ((err = write_locked(t, index, slot, c)) > 0)
         return 0;
-    /* an error came before the slot was changed, so the lock is still held */
+    /* an error means that the slot was not changed, so the lock is still held */
     int unlocked = toy_unlock_slot(t, index, slot);
     return unlocked < 0 ? unlocked : err;
 }

@@ -29,8 +29,9 @@ static uint64_t wait_once(net_busy_poll *busy_poll, uint64_t *now, uint64_t come
 }
 
 
-/* Waits that take 12 us do not sleep. At first the other thread sleeps, too, and the waits take longer; after at most
- * 30 waits the average is short enough for polling. Fails if polling_time is always NET_BUSY_POLL_MIN. */
+/* A thread whose waits take 12 us polls and does not sleep. In the first 20 waits the peer's thread sleeps as well, so
+ * these waits take 60 us. After at most 30 waits the average is short enough that this thread only polls. Fails if
+ * polling_time is always NET_BUSY_POLL_MIN. */
 TEST(short_waits_do_not_sleep) {
     net_busy_poll busy_poll = {0};
     uint64_t now = 0;
@@ -90,7 +91,8 @@ TEST(polling_that_ends_early_counts) {
 }
 
 
-/* The first wait of a thread that has become idle polls for a moment only, and the following waits sleep. */
+/* A thread had short waits and becomes idle. Its first long wait polls only for a moment and then sleeps, and the
+ * following waits sleep at once. */
 TEST(an_idle_thread_polls_once) {
     net_busy_poll busy_poll = {0};
     uint64_t now = 0;

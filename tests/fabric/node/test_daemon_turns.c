@@ -204,9 +204,9 @@ TEST(a_loop_polls_and_then_sleeps) {
 }
 
 
-/* A newcomer waits while no descriptor is available. The loop serves its client meanwhile: it neither sleeps for the
- * newcomer nor tries to accept it in each turn. When there are descriptors again, the newcomer gets in. Fails if
- * accept_next sleeps, or without pause_accepting. */
+/* A newcomer waits while no descriptor is available. Meanwhile the loop serves its client without delay: it does not
+ * sleep until there are descriptors, and does not try to accept the newcomer in each turn. When there are descriptors
+ * again, the newcomer gets in. Fails if accept_next sleeps, or without pause_accepting. */
 TEST(accepting_without_descriptors_does_not_delay_clients) {
     enum { PINGS = 500 };
     daemon_rig r;

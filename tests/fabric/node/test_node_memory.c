@@ -69,8 +69,8 @@ TEST(verbs_follow_the_contract) {
 }
 
 
-/* A memory file keeps its data, its instance number and the first pool that it joined. While one daemon serves the
- * file, a second one is refused; another size is refused, too. */
+/* A memory file keeps its data, its instance number and the identity of the first pool that it has joined. While one
+ * daemon serves the file, a second one is refused; another size is refused, too. */
 TEST_WITH(a_file_keeps_its_data_and_its_pool, set_path, remove_path) {
     net_memory *m, *second;
     uint64_t word = 77, got = 0;
@@ -98,8 +98,8 @@ TEST_WITH(a_file_keeps_its_data_and_its_pool, set_path, remove_path) {
 
 
 /* The key of the pool is stored with the first join that brings one, and is returned only until the pool is complete. A
- * file without a key, which an older version has written, counts as not complete when it is opened, and then gets a key.
- */
+ * file without a key, which an older version has written, counts as not complete when it is opened, and then gets a
+ * key. */
 TEST_WITH(a_pool_has_one_key_for_ever, set_path, remove_path) {
     net_memory *m;
     assert_int_equal(net_memory_open(path, SIZE, &m), 0);

@@ -18,8 +18,9 @@ static void start_fresh(void) {
 }
 
 
-/* An id has one holder at a time. Another connection cannot claim it, or release it for the holder. After the release,
- * the old pair is not alive, and the next claim number is larger. */
+/* An id has one holder at a time. Another connection can neither claim the id nor release it. After the holder has
+ * released it, the holder's session {id, generation} is not alive any more, and the next claim of the id gets a larger
+ * claim number. */
 TEST(an_id_has_one_holder) {
     uint64_t first = 0, second = 0, over;
     start_fresh();
@@ -37,7 +38,8 @@ TEST(an_id_has_one_holder) {
 }
 
 
-/* Claim numbers keep rising after a restart of node 0, because the ledger is kept. */
+/* Claim numbers continue to rise after a restart of node 0, because its ledger, which contains the last number, is
+ * stored in the memory file. */
 TEST(claims_rise_over_restarts) {
     uint64_t first = 0, second = 0;
     start_fresh();
@@ -126,7 +128,7 @@ typedef struct session {
     bool accepted[NODES], under_way[NODES]; /* the claim was accepted; a message (claim or verb) is under way */
     bool verb[NODES];                       /* the message under way is a verb */
     bool closed[NODES];                     /* the node has not noticed yet that the connection has ended */
-    bool told[NODES];                       /* the session knows that the node has accepted its claim */
+    bool told[NODES];                       /* the session has got the answer of the node that its claim was accepted */
 } session;
 
 typedef struct observer {

@@ -76,7 +76,7 @@ static void add_completion(card_qp *qp, enum ibv_wc_status status) {
 }
 
 
-/* Releases the lock for a while, so that the other end can post verbs. */
+/* Releases the lock of the card for a while, so that the thread of the other end can post verbs. */
 static void let_others_work(void) {
     for (unsigned begun = card.posted, i = 0; i < 1000 && card.posted - begun < 6; i++) {
         pthread_mutex_unlock(&card.lock);
@@ -126,7 +126,8 @@ static bool is_atomic(const struct ibv_send_wr *wr) {
 }
 
 
-/* Returns true if this key opens these bytes of this domain for this access. */
+/* Returns true if a memory region of this domain, registered with this key, contains these bytes and permits this
+ * access. */
 static bool is_open(const struct ibv_pd *domain, bool remote, uint32_t key, uint64_t at, uint64_t length, int access) {
     for (const card_region *r = regions; r; r = r->next) {
         uint64_t begin = (uintptr_t)r->base.addr;

@@ -30,10 +30,10 @@ typedef struct card_state {
     unsigned inline_max; /* longest WRITE in bytes whose data the card accepts inside the request (inline) */
     unsigned bad;        /* number of the verb that fails, in the order of posting, counted from 1; 0: none */
     card_retry retry;
-    /* only READs at places for which this returns true are retransmitted; NULL: all */
+    /* only pairs of READs at places for which this returns true are candidates for a retransmission; NULL: all */
     bool (*retry_if)(uint64_t first, uint64_t second);
     bool tears;     /* true if READs tear inside of cache lines */
-    unsigned pairs; /* number of pairs of READs that might have been retransmitted */
+    unsigned pairs; /* number of candidates for a retransmission so far; one of every eight is retransmitted */
     unsigned posted, armed, destroyed;
     int depth_most; /* number of READs and atomics that a queue pair can have under way */
     /* parameters of the last connection: those of the client, and those of the node */

@@ -71,8 +71,8 @@ TEST_WITH(verbs_without_room_in_the_queue_wait, card_open_nodes, card_close_node
 }
 
 
-/* A fence between verbs of one node is left to the card. A fence waits in the client if earlier verbs use another node.
- * Fails without fence_must_wait. */
+/* If all earlier verbs are verbs to the same node, the card itself delays a verb with a fence. If earlier verbs are to
+ * another node, the client delays the verb with the fence until they have completed. Fails without fence_must_wait. */
 TEST_WITH(a_fence_across_nodes_waits_in_the_client, card_open_nodes, card_close_nodes) {
     uint64_t one = 1, got;
     rig r;

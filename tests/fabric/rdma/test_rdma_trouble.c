@@ -239,10 +239,10 @@ static void expect_status(uint64_t refuted) {
 }
 
 
-/* A card retransmits the first of two READs alone, so it samples later than the second. The self-test finds that, and
- * all clients that open the pool later do not rely on the order of READs. A later self-test without violations does not
- * clear the record; far_selftest_forget does. If the card retransmits both, the order is kept and nothing is recorded.
- */
+/* A card retransmits the first of two READs alone, so this READ samples the memory later than the second one. The
+ * self-test finds that, and all clients that open the pool later do not rely on the order of READs. A later self-test
+ * without violations does not clear the record; far_selftest_forget does. If the card retransmits both, the order is
+ * kept and nothing is recorded. */
 TEST_WITH(a_reordered_read_is_found_and_recorded, card_open_nodes, card_close_nodes) {
     finding found = test_reads(CARD_RETRIES_BOTH, "");
     assert_true(found.claimed && found.broken == 0 && !found.recorded);
@@ -262,7 +262,7 @@ TEST_WITH(a_reordered_read_is_found_and_recorded, card_open_nodes, card_close_no
 }
 
 
-/* A client that does not claim the order of READs (?reads_in_order=off) does not record its violation. */
+/* A client that does not rely on the order of READs (?reads_in_order=off) does not record a violation of this order. */
 TEST_WITH(an_unclaimed_order_is_not_recorded, card_open_nodes, card_close_nodes) {
     finding found = find_reads("?reads_in_order=off");
     assert_true(!found.claimed && !found.recorded);

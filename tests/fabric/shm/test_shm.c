@@ -542,7 +542,8 @@ TEST_WITH(a_stopped_process_is_alive, name_pool, remove_pool) {
 }
 
 
-/* A session that has given itself up counts as failed for other processes, although its process lives. */
+/* After a session has fenced itself (fence_self), `has_failed` returns 1 for it in other processes, although its
+ * process is alive. */
 TEST_WITH(a_session_that_gave_itself_up_has_failed, name_pool, remove_pool) {
     partner p;
     far_fabric *fabric;

@@ -226,8 +226,8 @@ static void another_locks_and_is_slow(void) {
 
 
 /* A: reads the pid of client B and opens a pidfd. B: closes its session. C: locks the byte of the id and has not
- * written its entry yet. A: must not take C's lock for that of B, and does not kill B. Fails if shm_release_id releases
- * the lock before it clears the entry. */
+ * written its entry yet. A: must not conclude from C's lock that B still holds the id, and does not kill B. Fails if
+ * shm_release_id releases the lock before it clears the entry. */
 TEST_WITH(a_lock_of_the_next_client_is_not_taken_for_the_old_one, set_up, tear_down) {
     meanwhile = another_locks_and_is_slow;
     assert_ok(ours->ops->evict(asker, ID, GENERATION));

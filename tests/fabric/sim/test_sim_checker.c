@@ -108,8 +108,8 @@ TEST(free_memory_must_not_be_touched) {
 }
 
 
-/* A verb with a pin that is older than the reuse of the memory is an error. READs that the index validates are exempt.
- * */
+/* A verb under a pin that is older than the reuse of the memory is an error. READs with the flag FAR_VERB_UNPROVEN are
+ * exempt, because the index checks their result. */
 TEST(memory_reused_after_the_pin_must_not_be_touched) {
     setup s;
     set_up(&s, "faults=none");
@@ -185,7 +185,8 @@ TEST(freed_memory_is_poisoned_unless_stable) {
 }
 
 
-/* The checker records states of large objects per chunk and of small parts per cell, with the same results. */
+/* The checker stores one state for a chunk (64 KiB) that an object covers completely, and one state per cell (16 bytes)
+ * for a chunk that it covers partly. Both detect the same errors. */
 TEST(large_objects_are_checked_like_small_ones) {
     setup s;
     set_up(&s, "faults=none");

@@ -170,9 +170,9 @@ TEST(a_check_of_liveness_fails_while_a_node_is_down) {
 }
 
 
-/* A posts verbs while a node is down, waits too long and loses its connection. When the node is up again, verbs that it
- * kept take effect although A has failed, but not after B got the answer that A has failed, because this answer
- * requires the fence message to be handled by the node. */
+/* A posts verbs while a node is down, waits too long and loses its connection. When the node is up again, it may
+ * execute verbs of A that it had received, although A has failed. But it executes none after B got the answer that A
+ * has failed, because B gets this answer only after the node has handled the message that fences A. */
 TEST(a_node_runs_the_verbs_it_kept_after_an_outage) {
     unsigned late = 0, late_and_fenced = 0;
     for (unsigned seed = 1; seed <= SEEDS; seed++) {

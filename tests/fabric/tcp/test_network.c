@@ -85,8 +85,8 @@ TEST(simultaneous_openers_make_one_pool) {
 
 
 /* Client A gets the welcome of the first node. Client B joins both nodes to a pool. Client A gets the welcome of the
- * second node. To A the first node seems to belong to no pool, like a node that has lost its memory. A must query it
- * again. Fails without refresh_welcome. */
+ * second node. The first welcome, which is from before the join, stated that the first node belongs to no pool. So to A
+ * this node looks like a node that has lost its memory. A must query it again. Fails without refresh_welcome. */
 TEST(a_node_that_joins_meanwhile_is_queried_again) {
     daemon_node node;
     char uri[160];

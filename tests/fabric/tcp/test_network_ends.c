@@ -327,8 +327,9 @@ static int dial_and_send_hello(const waiting_node *n) {
 
 
 /* Client A sends more requests than its queue of answers can hold, and reads the answers. Client B makes the node send
- * notifications all the time, which also flushes the queue of A. The node must still serve all requests of A. Fails
- * without the second half of the loop in send_all_notifications: then nothing makes the node continue. */
+ * notifications all the time. When the node sends a notification to A, it also sends answers from A's queue, so that
+ * there is room for further answers. The node must then serve the requests of A that it had held back. Fails without
+ * the call of serve_peer in send_all_notifications, because epoll does not report these requests again. */
 TEST(notifications_with_a_full_queue_forget_no_request) {
     enum { BATCHES = 64, VERBS = 3, BYTES = 60000, ROUNDS = 25 };
     static char bytes[BATCHES * (NET_HEAD_BYTES + VERBS * NET_VERB_BYTES)], answers[4 << 20];

@@ -179,8 +179,8 @@ TEST(daemons_say_why_they_cannot_serve) {
 }
 
 
-/* The ledger of node 0 records that all claim numbers were issued. The next session is refused with a message.
- * Otherwise node 0 would issue number 0, which means no claim, and then numbers that were used before. */
+/* The ledger of node 0 records that all claim numbers were issued. So the next session must be refused with a message.
+ * Otherwise node 0 would issue the number 0, which means no claim, and then numbers that were issued before. */
 TEST(a_node_without_claim_numbers_says_so) {
     daemon_node node;
     const uint64_t last = UINT64_MAX;

@@ -91,8 +91,8 @@ static void post_and_await_the_answer(wire *g, far_batch *batch) {
 }
 
 
-/* A wait polls before it sleeps: if the answer has arrived, the wait costs one receive and no other call. While polling
- * is paused, the wait first asks the kernel by epoll. Fails without poll_sockets. */
+/* A wait polls the socket before it sleeps. So if the answer has arrived, the wait costs one call of recv and no other
+ * system call. While polling is paused, the wait calls epoll first. Fails without poll_sockets. */
 TEST(a_wait_receives_an_answer_without_sleeping) {
     wire g;
     uint64_t word;

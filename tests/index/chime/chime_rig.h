@@ -1,6 +1,6 @@
 /* CHIME, helpers for tests of named interleavings. Keys and values have 8 bytes, and a test chooses keys by their home
- * slot and by their leaf. The handles have no background tasks: an operation inserts pivots and merges nodes itself
- * before it returns, so a test can stop it there.
+ * slot and by their leaf. The handles have no background tasks. An operation itself inserts pivots and merges nodes
+ * before it returns, so a test can stop a client in the middle of this work.
  *
  * `a`, `b` and `c` are clients on three compute nodes of one simulated pool (tests/support/stage.h). Functions that
  * read `memory_of` look into far memory directly, without verbs. */
@@ -198,8 +198,8 @@ static inline unsigned insert_until_split(stage_actor *by, unsigned n) {
 }
 
 
-/* Stops the background work of `by` at the match, by running gets, which hold no lock. Returns false if the match is
- * not reached. */
+/* Runs gets of `by`, during which its deferred work (pivots and merges) is done, until it reaches the match, and stops
+ * it there. Gets themselves hold no lock. Returns false if the match is not reached. */
 static inline bool stop_background_at(stage_actor *by, far_sim_match match) {
     for (unsigned i = 0; i < 12; i++) {
         start_operation(by, FAR_OP_GET, 1, 0);

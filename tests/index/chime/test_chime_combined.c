@@ -1,5 +1,6 @@
-/* CHIME, combined inserts: tasks of one compute node that wait with inserts for one leaf are served by the task that
- * holds its lock. Each insert gets its own result, and is written only into the leaf to which it belongs.
+/* CHIME, combined inserts. If several tasks of one compute node insert into one leaf, they wait for the leaf's latch,
+ * and the task that holds the leaf's lock also stores the pairs of the waiting tasks. Each insert gets its own result,
+ * and is written only into the leaf to which it belongs.
  *
  * Clients A (a), B (b) and C (c) are three compute nodes. D (d) and E (e) are further sessions of A's compute node. */
 #include "chime_sessions.h"
@@ -65,10 +66,10 @@ static void finish_all(void) {
 }
 
 
-/* Proves that one lock serves three inserts, so D and E send no verb. Steps: A holds the lock with an insert; D and E
- * wait; A finishes. Fails without chime_combine_inserts in commit_insert (write.c). Also fails without the test of
- * `served` in task_needs_no_lock (write_lock.c): the lock is handed to D, which does not use it, and B waits forever.
- */
+/* Proves that A stores the pairs of three inserts under one lock, so D and E send no verb. Steps: A holds the lock with
+ * an insert; D and E wait; A finishes. Fails without chime_combine_inserts in commit_insert (write.c). Also fails if
+ * task_needs_no_lock (write_lock.c) ignores `served`: A hands the lock over to D, but D's insert is done and D does not
+ * use the lock, so B waits forever. */
 TEST(waiting_inserts_are_combined) {
     for (unsigned i = 0; i < 2; i++) {
         open_with_e(ROOMY, fabrics[i]);
@@ -84,8 +85,8 @@ TEST(waiting_inserts_are_combined) {
                     key_has_value(c, nth_key(12), 72));
         assert_keys_present(c, 0, 6);
         assert_int_equal(update(b, nth_key(3), 73), 0);
-        /* The occupancy map that A has written shows the slots of D and E as occupied, because these inserts do not
-         * overwrite the slots. */
+        /* If the occupancy map that A has written showed the slots of D's and E's keys as free, these inserts would
+         * overwrite them. */
         for (unsigned n = 20; n < 50; n++)
             assert_int_equal(insert(b, nth_key(n), n), 0);
         assert_true(key_has_value(c, nth_key(10), 70) && key_has_value(c, nth_key(11), 71) &&
@@ -95,8 +96,9 @@ TEST(waiting_inserts_are_combined) {
 }
 
 
-/* Proves that a combined key is inserted at most once. If two waiting inserts have one key, or if A inserts the key of
- * D, or if the key was present before, only one of them succeeds. Fails without leaf_has_key (write_queue.c). */
+/* Proves that a combined key is inserted at most once. There are three cases: D inserts the same key as A; D's key was
+ * present before; D and E insert the same key. In each case only one insert of the key succeeds. Fails without
+ * leaf_has_key (write_queue.c). */
 TEST(a_combined_key_is_inserted_once) {
     for (unsigned i = 0; i < 3; i++) {
         uint64_t of_d = i == 0   ? nth_key(10)
@@ -133,9 +135,9 @@ static uint64_t key_with_room(chime_ptr leaf, uint64_t from) {
 
 
 /* B splits the leaf, and the cache of A's compute node does not contain the new right half yet. Then A, D and E start
- * inserts, which all reach the left half. A's key belongs to the left half, or with a_too to the right one. D's key
- * belongs to the other half than A's key, and E's key to the left half. Returns the number of verbs that D and E had
- * sent before. */
+ * inserts, which all reach the left half. A's key belongs to the left half, or to the right half if a_too is set. D's
+ * key belongs to the half to which A's key does not belong. E's key belongs to the left half. Returns the number of
+ * verbs that D and E had sent before. */
 static uint64_t start_on_outdated_left_half(bool a_too, uint64_t keys[3]) {
     open_with_e("key_size=8,value_size=8,span=24,hop=4,crowd=off", ONE);
     insert_keys(a, 3);
@@ -157,8 +159,9 @@ static uint64_t start_on_outdated_left_half(bool a_too, uint64_t keys[3]) {
 }
 
 
-/* Proves that D's key, which belongs to the right half, is not written into the left half together with A's insert.
- * Fails without key_is_in_range (write_queue.c). */
+/* A's cache is outdated, so D waits at the left half of a split leaf although its key belongs to the right half. Proves
+ * that D's pair is not stored in the left half together with A's pair. Fails without key_is_in_range (write_queue.c).
+ */
 TEST(an_insert_is_combined_only_in_its_leaf) {
     uint64_t keys[3];
     start_on_outdated_left_half(false, keys);
@@ -171,8 +174,8 @@ TEST(an_insert_is_combined_only_in_its_leaf) {
 }
 
 
-/* A's own key belongs to the right half. Proves that A nevertheless first inserts the keys of D and E, which belong to
- * the leaf that it has locked. Fails without insert_for_waiters (write.c). */
+/* A has locked the left half of a split leaf, but its own key belongs to the right half. Proves that A stores the pairs
+ * of D and E, which belong to the left half, before it moves right. Fails without insert_for_waiters (write.c). */
 TEST(waiters_are_served_before_a_move_right) {
     uint64_t keys[3];
     uint64_t before = start_on_outdated_left_half(true, keys);
@@ -218,9 +221,9 @@ TEST(a_split_combines_waiting_inserts) {
 }
 
 
-/* A's session is lost during the WRITE that contains D's insert. With `done`, that WRITE took effect. Proves that D's
- * insert then fails with FAR_ERR_UNREACHABLE, because D cannot know the outcome, and that D can continue. Fails without
- * chime_insert.outcome_unknown: D would report success. */
+/* A's session is lost during the WRITE that contains D's insert. If `done` is set, that WRITE took effect. Proves that
+ * D's insert then fails with FAR_ERR_UNREACHABLE, because D cannot know the outcome, and that D can continue. Fails
+ * without chime_insert.outcome_unknown: D would report success. */
 TEST(a_session_that_combines_is_lost) {
     for (unsigned done = 0; done < 2; done++) {
         open_with_e(ROOMY, ONE);
@@ -343,8 +346,8 @@ TEST(a_failure_during_a_split_that_combines) {
 }
 
 
-/* Proves that if a change fails, for example for lack of memory, none of its combined inserts has taken effect, and
- * their tasks must try again. Only after the loss of the session is their outcome unknown. Fails if
+/* Proves that if a change fails, for example for lack of memory, the inserts that it includes are not marked as served,
+ * so their tasks try again. Only if the session was lost, they are marked as served with an unknown outcome. Fails if
  * chime_report_combined_inserts (write_queue.c) leaves them marked as served: an insert would report success for a pair
  * that is not stored. */
 TEST(waiters_of_a_failed_change_retry) {
@@ -375,7 +378,8 @@ TEST(waiters_of_a_failed_change_retry) {
 
 
 /* Proves that chime_list_waiters (write_queue.c) lists only tasks that wait for this incarnation of the node and are
- * not served yet. Fails if it compares addresses, or lists tasks that an earlier change has served. */
+ * not served yet. Fails if it compares only the addresses of nodes, without their incarnation tags, or if it lists
+ * tasks that an earlier change has served. */
 TEST(only_current_waiters_of_the_node_are_listed) {
     chime_ptr node = chime_ptr_make(4096, 5, 0), earlier = chime_ptr_make(4096, 4, 0);
     chime_waiter third = {.node = node}, second = {.node = node, .served = true, .next = &third},
@@ -389,8 +393,9 @@ TEST(only_current_waiters_of_the_node_are_listed) {
 }
 
 
-/* A's insert of key n needs a long hop, and A finds no memory in its process for the words of the WRITEs. D waits and
- * was chosen to get the lock next. Returns false if A had enough memory. */
+/* A inserts key n and stops in a hop. D waits for the leaf's latch and is chosen as the next owner of the lock. Then A
+ * continues, and its requests for local memory fail. Returns false if A needed no hop, or if the hop needed no more
+ * memory, so that A's insert succeeded. */
 static bool a_fails_in_a_hop(unsigned n) {
     start_operation(a, FAR_OP_INSERT, nth_key(n), n);
     far_sim_stop_before(a->client, (far_sim_match){.point = "chime:hop"});
@@ -436,9 +441,9 @@ TEST(the_next_owner_after_a_failed_change) {
 
 
 /* Proves that A serves no waiting inserts if it has READ only part of the leaf. Steps: A holds the lock and has READ
- * the slots that it needs itself; D and E begin to wait; A finishes. With `right`, A's own key belongs to the right
- * neighbour. Fails without `c->slots_read == st->span` in commit_insert or in insert_for_waiters (write.c): items in
- * slots that A has not READ are overwritten. */
+ * the slots that it needs itself; D and E begin to wait; A finishes. If `right` is set, A's own key belongs to the
+ * right neighbour of the leaf. Fails without `c->slots_read == st->span` in commit_insert or in insert_for_waiters
+ * (write.c): A would take slots that it has not READ for free, and overwrite their items. */
 TEST(a_part_of_the_leaf_is_not_enough) {
     for (unsigned right = 0; right < 2; right++) {
         open_with_e("key_size=8,value_size=8,span=48,hop=4,crowd=off", ONE);
@@ -490,8 +495,9 @@ static void make_b_wait_for_a(uint64_t held, uint64_t key) {
 }
 
 
-/* Proves that B, which waits for the lock of a leaf that it will split, allocates the new node while it waits. Under
- * the lock it only READs before it writes the new node. Fails without chime_prealloc_node (restructure_split.c). */
+/* B waits for the lock of a leaf that it will have to split. Proves that B allocates the new node while it waits, so
+ * that under the lock only READs precede the WRITE of the new node. Fails without chime_prealloc_node
+ * (restructure_split.c). */
 TEST(memory_is_allocated_while_waiting) {
     uint64_t crowded = 0;
     open_chime("key_size=8,value_size=8,span=24,hop=4", ONE);
@@ -506,7 +512,7 @@ TEST(memory_is_allocated_while_waiting) {
     stage_stop_at(b, (far_sim_match){.point = "chime:locked"});
     uint64_t start = far_sim_now(s.world);
     stage_stop_at(b, (far_sim_match){.point = "chime:split_begin"});
-    assert_true(far_sim_now(s.world) - start < 6000); /* the time of two READs; three would take 7 us */
+    assert_true(far_sim_now(s.world) - start < 6000); /* the time of two READs under the lock; three would take 7 us */
     stage_finish(b);
     assert_int_equal(b->result, 0);
     assert_true(key_has_value(c, crowded, 70) && key_has_value(c, key_with_home_slot(8, crowded + 1), 71));

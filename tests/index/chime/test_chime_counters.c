@@ -284,7 +284,7 @@ TEST(nodes_are_spread_over_the_memory_nodes) {
         largest = nodes[i] > largest ? nodes[i] : largest;
     print_message("%u leaves, at most %u on one of 8 memory nodes\n", leaves, largest);
     assert_true(leaves > 800 && largest * 8.0 <= 1.3 * leaves);
-    assert_int_equal(beside, 0); /* number of leaves on the same memory node as their neighbour */
+    assert_int_equal(beside, 0); /* number of leaves that are on the same memory node as their left neighbour */
     close_tree(&tr);
 }
 

@@ -204,7 +204,7 @@ static void assert_reach(const chime_state *st, uint64_t *w, uint64_t map, unsig
     if (reach) {
         assert_true(reach <= st->span && first >= 0 && chime_distance(st, home, (unsigned)first) < reach);
         assert_true(st->group > 1 || chime_distance(st, home, (unsigned)first) + 1 == reach);
-        /* Otherwise there is no free slot, or the only free slots are in the group of the home slot, which the map
+        /* There is no free slot, or the only free slots are in the group of the home slot and before it, which the map
          * cannot show. */
     } else
         assert_true(first < 0 ||
@@ -213,7 +213,7 @@ static void assert_reach(const chime_state *st, uint64_t *w, uint64_t map, unsig
 
 
 /* Proves that with spans above 63, a bit of the occupancy map is set exactly if all slots of its group are occupied,
- * and the map never names slots without a free one. */
+ * and that the slots which an insert READs because of the map contain a free one. */
 TEST(the_occupancy_map_shows_free_slots) {
     static const unsigned spans[] = {12, 63, 66, 129, 255, 510};
     far_random random;
@@ -353,7 +353,7 @@ TEST(a_split_always_makes_room) {
             }
             unsigned home = (unsigned)far_random_below(&random, 63),
                      count = 40 + (unsigned)far_random_below(&random, 24);
-            /* Exchanges slots so that the whole neighbourhood of the new key is occupied. */
+            /* Exchanges the slots of some keys, so that the whole neighbourhood of the new key is occupied. */
             for (unsigned i = 0; i < 63; i++)
                 if (i >= count && chime_distance(&st, home, slots[i]) < 8)
                     for (unsigned k = 0; k < count; k++)

@@ -109,8 +109,8 @@ TEST(many_tasks_share_a_lock) {
 }
 
 
-/* Returns how many attempts B makes at a lock that A holds for `ns` nanoseconds, when the lock word announces `behind`
- * planned handovers, and atomics take twice as long as the fabric's base round trip. */
+/* A holds a lock for `ns` nanoseconds, and the lock word announces `behind` planned handovers. Returns how many times B
+ * tries to take the lock meanwhile. Atomics take twice as long as the fabric's base round trip. */
 static uint64_t count_lock_attempts(far_op_kind does, unsigned behind, uint64_t ns) {
     uint64_t *tail;
     open_chime(SMALL, ONE ",rtt_atomic=5us");
@@ -133,8 +133,8 @@ static uint64_t count_lock_attempts(far_op_kind does, unsigned behind, uint64_t 
 }
 
 
-/* Proves that under load, an insert waits longer than an update before its first attempts at a lock, and then makes its
- * attempts at shorter intervals. A load into an empty index by many clients depends on this. Fails if
+/* Proves that an insert which finds a lock held waits longer than an update before its first further attempts, and
+ * later tries at shorter intervals. A load into an empty index by many clients depends on this. Fails if
  * round_trips_to_wait (write_lock.c) treats inserts like updates, or lets an insert wait longer with each attempt. */
 TEST(an_insert_waits_longer_first_then_less) {
     enum { SHORT = 45000, LONG = 240000 };
@@ -158,9 +158,9 @@ TEST(planned_handovers_are_waited_for) {
 }
 
 
-/* Proves that the lock word contains the number of tasks that follow its owner, both if the lock was handed over and if
- * the owner has taken it with its own CAS. Fails if chime_choose_next_owner or try_far_lock (write_lock.c) leaves that
- * number out. */
+/* Proves that the lock word contains the number of planned handovers, that is, of the tasks of the owner's compute node
+ * that wait for the lock, both if the lock was handed over and if the owner has taken it with its own CAS. Fails if
+ * chime_choose_next_owner or try_far_lock (write_lock.c) leaves that number out. */
 TEST(the_lock_word_counts_planned_handovers) {
     static stage_actor more[2];
     open_with_d(SMALL ",patience=64", ONE); /* A keeps the latch of the leaf for that many attempts */
@@ -215,8 +215,8 @@ static void stop_a_with_d_waiting(far_op_kind does, uint64_t key, uint64_t value
 }
 
 
-/* Proves that a task with waiters READs the whole leaf and passes its image on, so D needs one WRITE and no READ. Fails
- * without HANDOVER_IMAGE (write_lock.c). */
+/* Proves that a task for which other tasks wait READs the whole leaf and passes its image on together with the lock, so
+ * that D needs one WRITE and no READ. Fails without HANDOVER_IMAGE (write_lock.c). */
 TEST(the_leaf_image_is_handed_over) {
     /* The loop leaves out the fabric that takes the lock and READs in one batch, because there A READs before D waits.
      */
@@ -239,8 +239,9 @@ TEST(the_leaf_image_is_handed_over) {
 }
 
 
-/* Proves that D splits the leaf from the image that A has handed over, so the image must contain A's change. Fails if
- * update_item, remove_item or commit_insert (write.c) do not change the image. */
+/* D gets the lock of a leaf and A's image of it by a handover, and splits the leaf from this image. Proves that the
+ * image contains A's change, because the change would be lost otherwise. Fails if update_item, remove_item or
+ * commit_insert (write.c) do not change the image. */
 TEST(a_handed_over_leaf_is_split) {
     static const far_op_kind does[] = {FAR_OP_UPDATE, FAR_OP_DELETE, FAR_OP_INSERT};
     for (unsigned i = 0; i < 4; i++)
@@ -267,9 +268,9 @@ TEST(a_handed_over_leaf_is_split) {
 }
 
 
-/* Proves that the block of a write is complete before a slot refers to it, also after a handover. Steps: B splits the
- * leaf; D adds the WRITE of its block to a batch and waits; A hands the left leaf over to D; D moves right. Fails
- * without the wait in change_locked_leaf (write.c). */
+/* The value of D's write is stored in a block. Proves that the WRITE of the block is complete before a slot refers to
+ * the block, also if D gets the lock by a handover. Steps: B splits the leaf; D adds the WRITE of its block to a batch
+ * and waits; A hands the left leaf over to D; D moves right. Fails without the wait in change_locked_leaf (write.c). */
 TEST(a_block_is_written_before_a_move_right) {
     open_with_d("span=12,hop=4,key_size=8", ONE);
     insert_keys(a, 3);
@@ -310,18 +311,19 @@ static void check_waiter_of_split(const char *options, unsigned writes) {
 
 
 /* Proves that D, which waits for a leaf that A splits, continues directly at the right half: it takes one lock and
- * READs nothing of the left half. The WRITE of its block, which was not posted yet, is sent with the lock of the right
- * half. Fails without chime_follow_recent_splits (find.c); with blocks, also without the far_discard_batch in change_leaf
- * (write.c), or if chime_renew_pin does not free the block. */
+ * READs nothing of the left half. If values are in blocks, D's WRITE of its block was not posted yet; it is dropped,
+ * and a new block is written in the batch that takes the lock of the right half. Fails without
+ * chime_follow_recent_splits (find.c). With blocks, the test also fails without far_discard_batch in change_leaf
+ * (write.c), or if chime_renew_pin does not free the first block. */
 TEST(a_waiter_follows_a_split) {
     check_waiter_of_split(SMALL, 2);
     check_waiter_of_split("span=12,hop=4,key_size=8", 3);
 }
 
 
-/* Proves that after A's compute node has split a leaf and merged it again, an operation follows the recorded split at
- * most once, until the record is forgotten. Fails if a leaf that was found through its absorber field follows recorded
- * splits (route_still_leads_here, write.c). */
+/* A handle remembers the splits that its tasks have made. Proves that after A's compute node has split a leaf and
+ * merged the halves again, an operation follows the remembered split at most once. Fails if a leaf that was found
+ * through its absorber field follows remembered splits (route_still_leads_here, write.c). */
 TEST(a_merged_split_is_not_followed) {
     unsigned count = 0;
     open_chime(SMALL, ONE);
@@ -371,9 +373,10 @@ TEST(a_contended_leaf_is_split_early) {
 }
 
 
-/* A loses its session. A's last lines, together with the lock word that names D, take effect while D READs the leaf.
- * Proves that D notices that the lines that it has READ are older than the lock word. Fails without the second READ in
- * resolve_uncertain_handover (write_lock.c): D's occupancy map would lack the slot that A filled. */
+/* A hands its lock over to D and loses its session. A's last WRITE, which contains changed lines and the lock word that
+ * names D, takes effect while D READs the leaf. Proves that D notices that the lines in its image may be older than the
+ * lock word. Fails without the second READ in resolve_uncertain_handover (write_lock.c): D's occupancy map would lack
+ * the slot that A filled. */
 TEST(a_lost_session_writes_late) {
     unsigned handed_over = 0;
     for (unsigned seed = 1; seed <= 12; seed++) {

@@ -1,5 +1,6 @@
-/* CHIME, combined pivots: tasks of one compute node that wait with pivots for one parent are served by the task that
- * holds the parent's latch. The tests change the waiting nodes or the parent in the meantime.
+/* CHIME, combined pivots. If several tasks of one compute node must insert pivots into one parent, they wait for the
+ * parent's latch, and the task that holds the latch also inserts the pivots of the waiting tasks. In the tests the
+ * children or the parent are changed meanwhile.
  *
  * Clients A (a), B (b) and C (c) are three compute nodes. D (d) is a further session of A's compute node. */
 #include "chime_sessions.h"
@@ -58,8 +59,8 @@ static chime_ptr open_with_parent(const char *sim) {
 }
 
 
-/* A stops before the atomic that takes the parent's lock, with the pivot of `mine`. D waits for the latch with the
- * pivot of `made`. */
+/* A must insert the pivot of leaf `mine` and stops before the atomic that takes the parent's lock. D must insert the
+ * pivot of leaf `made` and waits for the parent's latch, which A holds. */
 static chime_ptr stop_with_two_waiting_pivots(uint64_t key_of_a, uint64_t key_of_d, chime_ptr *mine, chime_ptr *made) {
     chime_ptr parent = open_with_parent(ONE);
     far_addr lock = chime_tail_addr(state_of_a(), parent, CHIME_TAIL_L);
@@ -71,8 +72,8 @@ static chime_ptr stop_with_two_waiting_pivots(uint64_t key_of_a, uint64_t key_of
 }
 
 
-/* B reaches `made` through the sibling pointer of its left neighbour, because the parent has no pivot for `made`. B
- * then inserts the pivot. */
+/* B reaches leaf `made` through the sibling pointer of its left neighbour, because the parent has no pivot for it. Some
+ * time later B inserts the pivot. */
 static void insert_pivot_by_b(chime_ptr parent, chime_ptr made) {
     uint64_t slots = 0;
     for (unsigned i = 0; i < 4; i++) {
@@ -85,10 +86,11 @@ static void insert_pivot_by_b(chime_ptr parent, chime_ptr made) {
 
 
 /* Proves that waiting pivots are inserted together, with one lock and one WRITE of each line. Steps: A locks the parent
- * for a pivot; three tasks of D wait for the latch, with two other pivots; A finishes. Fails in restructure_parent.c
- * without list_waiting_pivots (D takes the lock itself); without pivot_is_listed (a pivot is inserted twice); if
- * insert_pivots writes the lines once per pivot (a failure between two WRITEs of one line leaves a slot that is
- * occupied but not written); and, where lines tear, if batch_pivot_slots does not update `before` (a pivot is lost). */
+ * for a pivot; three tasks of D wait for the latch, with two other pivots; A finishes. The test fails after each of
+ * these changes in restructure_parent.c: list_waiting_pivots is removed (D takes the lock itself); pivot_is_listed is
+ * removed (a pivot is inserted twice); insert_pivots writes a line once for each pivot (if A failed between two WRITEs
+ * of one line, a slot would be occupied but not written); where lines tear, batch_pivot_slots does not update `before`
+ * (a pivot is lost). */
 TEST(waiting_pivots_are_combined) {
     for (unsigned i = 0; i < 3; i++) {
         chime_ptr parent = open_with_parent(fabrics[i]), made[3];
@@ -142,9 +144,9 @@ static unsigned count_children(chime_ptr parent) {
 }
 
 
-/* Proves that a pivot waits if the parent has no room. The parent has room for one pivot besides A's, and D waits with
- * two; one of D's pivots is inserted later. Fails without `room` in choose_combined_pivots (restructure_parent.c): the
- * third pivot would be written outside of the slots. */
+/* Proves that a pivot waits if the parent has no room. The parent has room for A's pivot and one more, and D waits with
+ * two. One of D's pivots must be inserted later, after the parent was split. Fails without `room` in
+ * choose_combined_pivots (restructure_parent.c): the third pivot would be written outside of the slots. */
 TEST(the_parent_has_no_room_for_all_pivots) {
     for (unsigned i = 0; i < 3; i++) {
         chime_ptr parent = open_with_parent(fabrics[i]), made[3];
@@ -202,10 +204,11 @@ static int misroute_pivot(far_task *t, void *arg) {
 }
 
 
-/* Proves that a task that waits with a pivot never gets the lock of a leaf by a handover. Steps: the cache of D's
- * compute node is outdated and leads a pivot of D to an address where a leaf is stored now; A holds the lock of that
- * leaf, and D waits for its latch; A finishes. Hangs if chime_choose_next_owner (write_lock.c) accepts every waiting
- * task: D would not recognise the handover, and the lock would stay held forever. */
+/* Proves that a task that waits in order to insert a pivot never gets the lock of a leaf by a handover. Steps: the
+ * cache of D's compute node is outdated, so D tries to insert a pivot into a node at whose address a leaf is stored
+ * now. A holds the lock of that leaf, and D waits for its latch. A finishes. Hangs if chime_choose_next_owner
+ * (write_lock.c) accepts every waiting task: D would not recognise the handover, and the lock would stay held forever.
+ */
 TEST(a_misrouted_pivot_gets_no_lock) {
     for (unsigned i = 0; i < 3; i++) {
         open_with_d(SMALL ",crowd=off", fabrics[i]);
@@ -231,9 +234,10 @@ TEST(a_misrouted_pivot_gets_no_lock) {
 }
 
 
-/* Proves that B checks whether the lock holder has failed, however few attempts it makes before each new descent.
- * Steps: A fails while it holds the parent's lock; B waits for that lock with a pivot. Fails if lock_inner_node
- * (restructure_parent.c) counts the attempts from 0 after each descent: B never checks. */
+/* Proves that B checks whether the holder of a lock has failed, even if it makes only a few attempts to take the lock
+ * before it descends from the root again (option `patience`). Steps: A fails while it holds the parent's lock; B waits
+ * for that lock with a pivot. Fails if lock_inner_node (restructure_parent.c) counts the attempts from 0 after each
+ * descent: B never checks. */
 TEST(the_holder_is_checked_with_few_attempts) {
     static const char *const patience[] = {"2", "3", "4", "5"};
     for (unsigned i = 0; i < 4; i++) {
@@ -313,8 +317,8 @@ TEST(a_combined_pivot_belongs_to_another_parent) {
 }
 
 
-/* Compares the routing of the cache with that of the node, for a root without its first child, so that some keys
- * precede all pivots. */
+/* Removes the first child from an image of the root, so that some keys precede all of its pivots. Then asserts for many
+ * keys that the cached copy of this image selects the same child as the image itself. */
 static int route_both_ways(far_task *t, void *arg) {
     (void)arg;
     chime_op op;
@@ -342,8 +346,9 @@ static int route_both_ways(far_task *t, void *arg) {
 }
 
 
-/* Proves that the cache routes every key as the node itself does, also a key that precedes all pivots. An operation
- * with an outdated cache can reach such a node. */
+/* Proves that for every key the cached copy of a node selects the same child as the node itself, also for a key that
+ * precedes all pivots of the node. An operation with an outdated cache can reach a node to which its key does not
+ * belong. */
 TEST(the_cache_routes_as_the_node_does) {
     open_chime(SMALL ",crowd=off", ONE);
     insert_keys(a, 60);

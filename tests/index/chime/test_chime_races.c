@@ -6,9 +6,9 @@
 #include "test.h"
 
 
-/* Race A1. A free slot precedes the slot of the key. Proves that an insert of that key finds it. Fails without the
- * lower bound of count_slots_needed (write.c): the insert READs only up to the first free slot, and writes a second
- * copy. */
+/* Race A1. A key was deleted, so that a free slot precedes the slot of another key of the same neighbourhood. Proves
+ * that an insert of this other key finds it and reports that it exists. Fails without the lower bound of
+ * count_slots_needed (write.c): the insert READs only up to the first free slot, and writes a second copy. */
 TEST(a_hole_before_the_key) {
     open_chime("key_size=8,value_size=8,hop=8", NULL);
     uint64_t keys[6];
@@ -40,10 +40,10 @@ static uint64_t insert_in_slots(uint64_t keys[8]) {
 
 
 /* Race A12. Steps: B READs the second line of a neighbourhood; A deletes a key from that line; A inserts a key, for
- * which the wanted key hops from the first line into the freed slot; B READs the first line. Proves that B finds the
- * key, or notices the changes, although the hop bitmap agrees with the items that B has seen. Without S, the structure
- * nonce, in classify_miss (get.c), B reports the key as absent and the test fails. With miss=time it fails without
- * read_was_short (get.c). */
+ * which the wanted key hops from the first line into the freed slot; B READs the first line. The hop bitmap in the
+ * first line agrees with the items that B has seen, although B has not seen the wanted key. Proves that B notices the
+ * changes, READs again and finds the key. Without S, the structure nonce, in classify_miss (get.c), B reports the key
+ * as absent and the test fails. With miss=time it fails without read_was_short (get.c). */
 TEST(delete_and_hop_inside_one_read) {
     static const char *const fabrics[] = {"atomic_bytes=64", "atomic_bytes=8", "atomic_bytes=64", "atomic_bytes=64"};
     static const char *const options[] = {"key_size=8,value_size=8,hop=4,miss=bracket,speculation=off",
@@ -141,8 +141,8 @@ static chime_ptr merge_a_leaf_away(unsigned *first) {
 }
 
 
-/* Race A5. Proves that B, which has an outdated pointer to a merged leaf, cannot lock that leaf. Fails without the dead
- * lock word: B would wait forever for a lock that no client holds. */
+/* Race A5. Proves that B, which has an outdated pointer to a merged leaf, cannot lock that leaf. Fails if a merge does
+ * not set the lock word of the merged leaf to *dead*: B would wait forever for a lock that no client holds. */
 TEST(a_merged_node_cannot_be_locked) {
     unsigned first;
     chime_ptr gone = merge_a_leaf_away(&first);
@@ -193,9 +193,9 @@ TEST(a_hot_key_has_moved) {
 }
 
 
-/* Races A30 and A11. A fails when it has written part of a split. Proves that the keys of both halves are found, that
- * no client moves right before the tail is written, and that the next client completes the split. Fails without
- * redo_split (recover.c). */
+/* Races A30 and A11. A fails when it has written some lines of the leaf that it splits. Proves that the keys of both
+ * halves are found, that no client moves right before the tail is written, and that the next client completes the
+ * split. Fails without redo_split (recover.c). */
 TEST(a_split_is_cut) {
     static const char *const fabrics[] = {ONE ",atomic_bytes=64", ONE ",atomic_bytes=64,masked_cas=off"};
     for (unsigned i = 0; i < 2; i++)
@@ -282,8 +282,8 @@ TEST(two_roots) {
 
 /* Race A30. A is stopped at one of three steps of a merge, and then either continues or fails. Proves that B, which
  * needs a lock of the merge, waits while A is stopped, unless the left node already has the items; that after A's
- * failure the next client completes the merge; and that no key is lost. Hangs without the absorber field, in gets and
- * in inserts, and without the takeover (recover.c). */
+ * failure the next client completes the merge; and that no key is lost. Hangs if gets or inserts ignore the absorber
+ * field (which names the left node), or without the takeover (recover.c). */
 TEST(a_client_stops_in_a_merge) {
     static const char *const points[] = {"chime:merge_locked", "chime:merge_committed", "chime:merge_extended"};
     for (unsigned i = 0; i < 3; i++)
@@ -397,10 +397,10 @@ TEST(the_lock_holder_has_failed) {
 }
 
 
-/* A26. Steps: A fails while it holds the lock of a leaf; C is about to take the lock over; B takes it over, repairs the
- * leaf, and locks it for an insert of its own; C continues. Proves that C notices that the lock word has changed, and
- * waits for B. Fails without the comparison of the word that the CAS has found (take_over_and_repair, recover.c): C
- * repairs the leaf once more and frees the lock that B holds. */
+/* Race A26. Steps: A fails while it holds the lock of a leaf; C is about to take the lock over; B takes it over,
+ * repairs the leaf, and locks it for an insert of its own; C continues. Proves that C notices that the lock word has
+ * changed, and waits for B. Fails without the comparison of the word that the CAS has found (take_over_and_repair,
+ * recover.c): C repairs the leaf once more and frees the lock that B holds. */
 TEST(a_leaf_is_taken_over_once) {
     static const char *const fabrics[] = {NULL, "masked_cas=off", "atomic_bytes=8"};
     for (unsigned i = 0; i < 3; i++) {

@@ -36,8 +36,8 @@ static unsigned memory_node_of(chime_ptr p) {
 }
 
 
-/* Finds two neighbouring leaves of one parent, not the first ones, for which `apart` accepts the memory nodes of left
- * leaf, right leaf and parent. */
+/* Finds two neighbouring leaves of one parent for which `apart` returns true; it compares the memory nodes of left
+ * leaf, right leaf and parent. The first leaf of the index is not one of the two. */
 static bool find_pair(unsigned count, bool (*apart)(chime_ptr l, chime_ptr r, chime_ptr p), pair *found) {
     for (unsigned n = first_key_after_leaf(0, count); n < count; n = first_key_after_leaf(n, count)) {
         unsigned middle = first_key_after_leaf(n, count),
@@ -101,8 +101,8 @@ static far_sim_match match_write_to(chime_ptr p) {
 
 
 /* Race A30. A merges two leaves that are on different memory nodes. The WRITE that makes the right leaf invalid is
- * late. Proves that the right leaf's items do not appear in the left leaf before that WRITE. Fails without the wait at
- * the end of commit_merge (restructure_merge.c). */
+ * late. Proves that the left leaf does not contain the items of the right leaf before that WRITE has taken effect.
+ * Fails without the wait at the end of commit_merge (restructure_merge.c). */
 TEST(the_right_leaf_is_invalidated_late) {
     uint64_t copy[CHIME_NODE_WORDS];
     pair p;
@@ -128,9 +128,9 @@ TEST(the_right_leaf_is_invalidated_late) {
 
 
 /* Race A30. A merges two leaves, and the WRITE of the left one is late. Proves that the parent keeps the pivot of the
- * right leaf until then. Fails without the wait before the point chime:merge_extended (complete_merge,
- * restructure_merge.c): other clients find an outdated pointer in a tree that no client changes, and report corruption.
- */
+ * right leaf until that WRITE has taken effect. Fails without the wait before the point chime:merge_extended
+ * (complete_merge, restructure_merge.c): other clients find an outdated pointer in a tree that no client seems to
+ * change any more, and report corruption. */
 TEST(the_left_leaf_is_written_late) {
     uint64_t copy[CHIME_NODE_WORDS];
     pair p;
@@ -270,9 +270,9 @@ static pair fail_in_a_merge(const char *options) {
 }
 
 
-/* Race A25. A fails after it has committed a merge. B repairs the parent first. Proves that the parent keeps the right
- * leaf until the left leaf has its items. Fails without wait_for_absorber (recover.c): the memory of the right leaf is
- * used again, and the items are lost. */
+/* Race A25. A fails after it has committed a merge. B repairs the parent first. Proves that the parent keeps the pivot
+ * of the right leaf until the left leaf contains the items of the right one. Fails without wait_for_absorber
+ * (recover.c): the memory of the right leaf is used again, and the items are lost. */
 TEST(the_parent_is_repaired_first) {
     pair p = fail_in_a_merge(SMALL);
     chime_ptr parent = parent_of_nth(p.from);
@@ -312,9 +312,10 @@ static void check_index(void *arg) {
 }
 
 
-/* A fails after it has committed a merge, and the first client to reach the nodes is a check that visits few nodes
- * under one pin. Proves that the check finds the right leaf outdated again and again, and completes the merge itself.
- * Does not end if visit_slice (check.c) does not continue to count in v->restarts. */
+/* A fails after it has committed a merge. The first client that reaches the two leaves is a check, which visits few
+ * nodes under one pin. It finds the right leaf invalid and begins its slice again. Proves that after some repetitions
+ * the check completes the merge itself. Does not end if visit_slice (check.c) begins to count its repetitions
+ * (v->restarts) from 0 with each slice. */
 TEST(a_check_in_small_slices_finishes_a_merge) {
     for (unsigned slice = 1; slice <= 2; slice++) {
         char options[96];
@@ -331,9 +332,10 @@ TEST(a_check_in_small_slices_finishes_a_merge) {
 
 
 /* Race A6. Steps: B caches a pointer to a leaf L. L is merged away. A splits another leaf, uses the memory of L for the
- * right half, and fails before the left half names it. That right half is complete and valid, and contains a key that
- * is updated elsewhere later. B follows its pointer. Proves that B does not take this node for L. Without the
- * comparison of the tag in chime_line_is_current (image.c) B returns an old value, and the test fails. */
+ * right half, and fails before the left half names it. That right half is complete and valid, but no client can find
+ * it. It contains a key that still belongs to the left half and is updated there later. B follows its cached pointer to
+ * L. Proves that B does not take this node for L. Without the comparison of the tag in chime_line_is_current (image.c)
+ * B returns an old value, and the test fails. */
 TEST(an_orphan_node_at_a_cached_address) {
     open_chime(SMALL, ONE);
     insert_keys(a, 40);
@@ -452,9 +454,9 @@ TEST(a_scan_meets_a_split_and_a_merge) {
 }
 
 
-/* A19. B has cached the parent of a leaf that A then splits. Proves that B's scan, which READs this leaf together with
- * others, also returns the keys of the new leaf. Fails in scan.c if scan_batch does not walk along the siblings up to
- * the next leaf of its batch, and give_current_leaf does not compare the fences with the cursor; one of the two is
+/* Race A19. B has cached the parent of a leaf that A then splits. Proves that B's scan, which READs this leaf together
+ * with others, also returns the keys of the new leaf. Fails in scan.c if scan_batch does not walk along the siblings up
+ * to the next leaf of its batch, and give_current_leaf does not compare the fences with the cursor; one of the two is
  * enough. */
 TEST(a_scan_finds_a_leaf_that_its_parent_lacks) {
     static const char *const fabrics[] = {ONE, ONE ",atomic_bytes=8"};
@@ -476,8 +478,8 @@ TEST(a_scan_finds_a_leaf_that_its_parent_lacks) {
 }
 
 
-/* A8. The cached parent of a scan leads to a leaf that was merged long ago. Proves that the scan does not return its
- * old contents. Fails without node_is_gone in chime_classify_node (access.c). */
+/* Race A8. The cached parent of a scan leads to a leaf that was merged long ago. Proves that the scan does not return
+ * its old contents. Fails without node_is_gone in chime_classify_node (access.c). */
 TEST(a_scan_uses_an_outdated_parent) {
     open_chime(SMALL, ONE);
     insert_keys(a, 40);
@@ -516,7 +518,7 @@ TEST(wide_leaves_are_merged) {
 }
 
 
-/* Verbs that were posted under an earlier pin and are still in flight. */
+/* Tests of verbs that were posted under an earlier pin and have not completed. */
 
 /* Inserts keys until a leaf is split into two leaves on different memory nodes, while A's cache still leads to the old
  * leaf. Returns the number of a key in the right leaf. */

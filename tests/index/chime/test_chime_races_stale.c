@@ -91,9 +91,9 @@ static void record_atomic(void *ctx, const far_sim_posted *posted) {
 
 
 /* Race A15. Without masked CAS, the lock holder A WRITEs the occupancy map, and B reads the map by an atomic that must
- * never succeed. A successful atomic may undo A's WRITE at the same time, and the map would show an occupied slot as
- * free. The test lets A's WRITE and B's atomic meet. Fails if the map is read by FAA, or if a map can be equal to the
- * value with which the CAS compares. */
+ * never succeed. An atomic that succeeds writes back the word that it has read. So it could undo A's WRITE, and the map
+ * would show an occupied slot as free. The test lets A's WRITE and B's atomic meet. Fails if the map is read by FAA, or
+ * if a map can be equal to the value with which the CAS compares. */
 TEST(the_map_is_read_without_writing) {
     open_chime("key_size=8,value_size=8,hop=16", ONE ",masked_cas=off");
     map_reads = 0;
@@ -142,10 +142,11 @@ TEST(an_old_root_word) {
 }
 
 
-/* A9. A fails after a split, before the pivot is inserted. Proves that B adds the new leaf to its cached parent when it
- * first reaches the leaf through the sibling, so that it need not move right again; and the pivot is inserted
- * nevertheless, because B READs the parent again later. Fails in find.c without chime_cache_add_child in
- * chime_note_half_split (B moves right again), and without renew_due_parents. */
+/* Race A9. A fails after a split, before the pivot is inserted. When B first reaches the new leaf through the sibling
+ * pointer of the old one, it adds the new leaf to its cached copy of the parent. Proves that B need not move right
+ * again, and that the pivot is inserted nevertheless, because B READs the parent again later. The guards are in find.c:
+ * without chime_cache_add_child in chime_note_half_split, B moves right again; without renew_due_parents, no client
+ * inserts the pivot. */
 TEST(a_recorded_half_split_gets_its_pivot) {
     open_chime(SMALL ",speculation=off", ONE); /* without speculation only the cached parent leads B to the leaf */
     insert_keys(b, 24);
@@ -172,8 +173,8 @@ TEST(a_recorded_half_split_gets_its_pivot) {
 }
 
 
-/* Race A6. Incarnation tags repeat after 2^15 epochs. Proves that caches use an entry for half of that time. Fails
- * without EPOCHS_MAX (cache.c), or without entry_is_too_old (cache_hotspot.c). */
+/* Race A6. Incarnation tags repeat after 2^15 epochs. Proves that caches use an entry for at most half of that time.
+ * Fails without EPOCHS_MAX (cache.c), or without entry_is_too_old (cache_hotspot.c). */
 TEST(old_cache_entries_are_not_used) {
     open_chime(SMALL ",hotspot=64K", ONE);
     insert_keys(a, 24);
@@ -343,9 +344,9 @@ TEST(old_larger_values_stay_in_blocks) {
 }
 
 
-/* Proves that an index is refused as corrupt if one word of its descriptor is wiped, or if its magic number is that of
- * another format. (If only `inline_items` decided, the index would be opened: existing keys would not be found, and
- * could be inserted again.) */
+/* Asserts that an index is refused as corrupt if one word of its descriptor is wiped, or if its magic number is that of
+ * another format. (If the index were opened in the other format, existing keys would not be found and could be inserted
+ * again.) */
 static void assert_damaged_words_are_refused(const char *options, uint64_t other_magic) {
     const struct {
         size_t at;

@@ -29,10 +29,10 @@ static struct {
     size_t length;
 
     bool hooks; /* the operations call the hooks of RDWC */
-    /* writes do not call far_rdwc_done, so only their call of far_rdwc_seal (which chooses the value to be written and
-     * closes the round for writers) shows their linearization point */
+    /* writes do not call far_rdwc_done; then only their call of far_rdwc_seal shows that they take effect later (the
+     * seal chooses the value to be written and closes the round for further writes) */
     bool no_done;
-    bool in_place; /* writes decide from their earlier READ whether the key is present */
+    bool in_place; /* writes decide by a READ before the seal whether the key is present */
     point stop_at; /* the next operation that reaches this point stops there, once */
     bool stopped, go_on;
     /* Error that an operation returns, 0: none. If failure_before is set, the next operation of any kind fails before
@@ -114,7 +114,7 @@ static inline int fake_write(far_task *t, far_op_kind kind, far_bytes value) {
         far_rdwc_seal_before(t, read, &value);
     else if (far.hooks)
         far_rdwc_seal(t, &value);
-    if (far.stop_at == AFTER_SEAL) { /* The leader has lost a race and retries. */
+    if (far.stop_at == AFTER_SEAL) { /* The leader retries, so it seals its round a second time. */
         stop_if_requested(t, AFTER_SEAL);
         far_rdwc_seal(t, &value);
     }

@@ -1,6 +1,7 @@
 /* Tests of RDWC (read delegation and write combining, index/common/rdwc.h) step by step. The four races H17 and H18 of
- * docs/races/smart.md come first. Each of these tests fails if its rule is removed; the rules are "join mark < m" and
- * the seal (the choice of the value to be written, after which no writer can join). */
+ * docs/races/smart.md come first. Each of these tests fails if its rule is removed. There are two rules. A member is
+ * served only if it joined before the batch that decides the result was posted ("join mark < m"). And no write can join
+ * after the seal, which chooses the value to be written. */
 #include "rdwc_rig.h"
 #include "test.h"
 
@@ -8,8 +9,8 @@
 /* The named races. */
 
 /* A get has READ the old value and stops. Another compute node puts a new value. Then two more gets start. They must
- * not return the old value. Fails if members with a join mark of the READ's batch or later are served (is_served in
- * rdwc.c). */
+ * not return the old value. Fails if the first get also serves members that joined when its READ was already posted
+ * (is_served in rdwc.c). */
 TEST_WITH(delegate_cross_machine, set_up, tear_down) {
     set_far("old");
     operation *leader = start_and_stop(0, FAR_OP_GET, NULL, AFTER_READ);
@@ -40,8 +41,8 @@ TEST_WITH(wc_late_join, set_up, tear_down) {
 
 
 /* A put in place has READ the leaf and stops. Another compute node deletes the key. Then another put starts. Its value
- * must be present afterwards. Fails if far_rdwc_seal_before (rdwc.c) takes writers that joined after the READ, because
- * the first write goes into the deleted leaf. */
+ * must be present afterwards. Fails if far_rdwc_seal_before (rdwc.c) also takes the values of puts that joined after
+ * the READ, because the first put then writes such a value into the deleted leaf. */
 TEST_WITH(wc_join_after_delete, set_up, tear_down) {
     far.in_place = true;
     set_far("old");
@@ -115,8 +116,8 @@ TEST_WITH(gets_that_wait_share_one_read_and_cost_no_round_trip, set_up, tear_dow
 }
 
 
-/* On a fabric that executes verbs at once there is no round trip to share, and finding each other takes longer than the
- * READ. Writes are still combined. */
+/* On a fabric that executes verbs at once there is no round trip to share, and joining a round takes longer than the
+ * READ. So gets run on their own, but writes are still combined. */
 TEST_WITH(where_verbs_complete_at_once_gets_are_not_merged, set_up, tear_down) {
     node.pool.fabric->at_once = true;
     set_far("v");
@@ -132,7 +133,8 @@ TEST_WITH(where_verbs_complete_at_once_gets_are_not_merged, set_up, tear_down) {
 }
 
 
-/* Ten puts that join before the seal are one WRITE, of the last value. */
+/* Ten puts join a round before its leader closes it for writers (far_rdwc_seal). They become one WRITE, of the value of
+ * the last put. */
 TEST_WITH(writes_that_join_before_the_seal_are_one_write, set_up, tear_down) {
     start_and_stop(0, FAR_OP_PUT, "a", AFTER_READ);
     for (unsigned i = 0; i < 10; i++)
@@ -144,8 +146,8 @@ TEST_WITH(writes_that_join_before_the_seal_are_one_write, set_up, tear_down) {
 }
 
 
-/* If a kind calls no hooks, operations that wait are merged into the next round, because they have joined before it
- * starts. */
+/* If a kind calls no hooks, operations that wait for a round form the next round, because all of them have joined
+ * before the next round starts. */
 TEST_WITH(without_hooks_waiting_operations_form_the_next_round, set_up, tear_down) {
     far.hooks = false;
     start_and_stop(0, FAR_OP_PUT, "a", AFTER_READ);
@@ -203,7 +205,8 @@ TEST_WITH(puts_and_updates_are_not_merged_with_each_other, set_up, tear_down) {
 }
 
 
-/* A put that waits for a round of gets or updates on an absent key runs on its own and creates the key. */
+/* A put that waits while gets or updates run on an absent key does not get their result "not found". It runs on its own
+ * and creates the key. */
 TEST_WITH(a_put_never_returns_not_found, set_up, tear_down) {
     far.hooks = false;
     start_and_stop(0, FAR_OP_GET, NULL, AFTER_READ);
@@ -217,8 +220,8 @@ TEST_WITH(a_put_never_returns_not_found, set_up, tear_down) {
 }
 
 
-/* If the index code does not call far_rdwc_done, a get that joined before the seal may still return the new value,
- * because the write takes effect after the seal. */
+/* If the index code does not call far_rdwc_done, a get that joined a put before the seal may still be served with the
+ * new value, because the write takes effect after the seal. */
 TEST_WITH(the_seal_alone_proves_that_the_write_is_later, set_up, tear_down) {
     far.no_done = true;
     start_and_stop(0, FAR_OP_PUT, "a", AFTER_READ);
@@ -242,8 +245,8 @@ TEST_WITH(inserts_and_deletes_are_not_merged, set_up, tear_down) {
 }
 
 
-/* The leader's buffer is too small for the value. A member with a larger buffer must run on its own; one with a smaller
- * buffer gets the length. */
+/* The leader's buffer is too small for the value. So a member with a larger buffer must run on its own. A member with a
+ * smaller buffer gets the length and FAR_ERR_TOO_SMALL. */
 TEST_WITH(members_with_larger_buffers_than_the_leader_get_the_value, set_up, tear_down) {
     far.hooks = false;
     set_far("twelve bytes");
@@ -262,8 +265,8 @@ TEST_WITH(members_with_larger_buffers_than_the_leader_get_the_value, set_up, tea
 }
 
 
-/* Starts a get of another key, which must end at once. Of 20,000 other keys about five have the entry of the busy key.
- */
+/* Starts a get of another key, which must end at once. The table has 4096 entries, so of 20,000 other keys about five
+ * use the same entry as the busy key. */
 static void assert_key_runs_on_its_own(far_index *index, const char *key) {
     operation *op = &ops[OPS_MAX - 1];
     *op = (operation){.kind = FAR_OP_GET, .index = index, .key = key};
@@ -319,7 +322,8 @@ TEST_WITH(more_than_a_thousand_wait_for_one, set_up, tear_down) {
 }
 
 
-/* With fewer operations under way than the limit, a get runs on its own. With more, it waits. */
+/* If fewer operations than a limit are in progress in the handle, a get does not join others but runs on its own. If
+ * more are in progress, it waits in order to be merged. */
 TEST_WITH(in_a_quiet_handle_gets_are_not_merged, set_up, tear_down) {
     far_rdwc_free(node.pool.rdwc);
     node.pool.rdwc = far_rdwc_new(4);

@@ -20,7 +20,8 @@ TEST_WITH(when_the_leader_fails_before_any_effect_members_run_alone, set_up, tea
 }
 
 
-/* The write with a member's value fails definitely. Then the leader writes its own value, and the member its own. */
+/* The leader's write of a member's value fails and has not taken effect. Then the leader writes its own value, and the
+ * member runs on its own. */
 TEST_WITH(a_leader_does_not_fail_because_of_a_members_value, set_up, tear_down) {
     operation *leader = start_and_stop(0, FAR_OP_PUT, "mine", AFTER_READ);
     far.failure = FAR_ERR_NO_MEMORY; /* error of the write with the other operation's value */
@@ -54,7 +55,7 @@ TEST_WITH(an_unknown_outcome_is_returned_to_the_writer_of_the_sent_value, set_up
 }
 
 
-/* The member that would lead the next round has lost its session. It hands the round over to the next member. */
+/* The session of the member that would lead the next round is lost. Another member must become the leader. */
 TEST_WITH(a_member_with_a_lost_session_hands_over_the_lead, set_up, tear_down) {
     set_far("v");
     start_and_stop(0, FAR_OP_GET, NULL, AFTER_READ);
@@ -88,8 +89,8 @@ TEST_WITH(members_hold_no_pin_while_they_wait, set_up, tear_down) {
 }
 
 
-/* The leader retries after the seal. It must write the sealed value again, and an operation that joined later runs
- * after it. */
+/* The leader retries after the seal. It must write the value that it has chosen at the seal, and an operation that
+ * joined later must run after it. */
 TEST_WITH(the_sealed_value_stays_when_the_leader_tries_again, set_up, tear_down) {
     operation *leader = start_and_stop(0, FAR_OP_PUT, "a", AFTER_SEAL);
     operation *late = start_and_run(1, FAR_OP_PUT, "b");

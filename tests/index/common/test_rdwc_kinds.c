@@ -3,10 +3,11 @@
  * turn, or the completion of that verb is held back. B runs its operation to the end. Then D starts, and may be merged
  * with A. The results must be those of some order in which B's operation precedes D's.
  *
- * A test fails if a kind numbers a batch after it was posted, seals the value after it built the payload, or passes a
- * later batch to far_rdwc_done than the one that decides. Then a get returns a value that was overwritten before it
- * began (delegate_cross_machine), or a value is acknowledged and never written (wc_late_join), is written into a leaf
- * that was deleted before (wc_join_after_delete), or has the length of another value (wc_mixed_sizes). */
+ * A test fails if a kind calls far_rdwc_mark for a batch after it has posted the batch, calls far_rdwc_seal after it
+ * has built the payload, or passes a later batch to far_rdwc_done than the one that decides the result. The wrong
+ * results are those of four tests in test_rdwc.c: a get returns a value that was overwritten before it began
+ * (delegate_cross_machine); a value is acknowledged and never written (wc_late_join), is written into a leaf that was
+ * deleted before (wc_join_after_delete), or has the length of another value (wc_mixed_sizes). */
 #include "../support/stage.h"
 #include "base/sanitizer.h"
 #include "index/common/rdwc.h"
@@ -26,14 +27,15 @@
 typedef struct kind {
     const char *name, *options;
     bool warm;      /* the caches of A's compute node contain the key */
-    bool one_batch; /* A get takes one round trip, so an operation that starts later cannot join it. */
+    bool one_batch; /* A get takes one round trip, so a later operation cannot join it. */
     bool fixed;     /* all values have 8 bytes */
     /* The kind has gets_never_wait_for_writes, so gets and writes of a key are not merged with each other. */
     bool apart;
-    /* A write that joins after the leader's search began is combined, because the leader builds the value after its
-     * search. */
+    /* A write that joins while the leader searches for its place is combined, because the leader builds the value after
+     * this search. */
     bool late_writes;
-    /* the key is in a leaf that ends with a long key, which is READ to find out whether the key is beyond it */
+    /* The leaf of the key ends with a long key, which a client READs to find out whether the searched key is behind it.
+     */
     bool crowded;
 } kind;
 
@@ -230,9 +232,9 @@ static uint64_t run_with_every_foreign_operation(const kind *k, far_op_kind firs
 }
 
 
-/* Proves for every kind that gets which join gets, puts and updates return correct results, with B's put, delete or
- * insert in between. Some order of the operations explains every result, and gets are merged where the kind allows it.
- */
+/* Proves for every kind that gets which join gets, puts or updates return correct results, with a put, delete or insert
+ * of B in between. Correct means that some order of the three operations explains all results. Also proves that gets
+ * are really merged where the kind allows it. */
 TEST(gets_join_gets_and_writes) {
     for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         const kind *k = &kinds[i];

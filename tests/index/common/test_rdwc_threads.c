@@ -1,6 +1,6 @@
 /* RDWC with threads: many tasks of many sessions of two compute nodes on few keys. The index is one word per key, which
- * is READ and WRITTEN by verbs. Every history is checked exactly. All values are different, so a register is
- * linearizable if and only if the times of no two values overlap in the way that Gibbons and Korach describe. */
+ * is READ and WRITTEN by verbs. Every history is checked exactly. All written values are different, so the theorem of
+ * Gibbons and Korach decides whether a history is linearizable (check_key_history). */
 #include "base/sanitizer.h"
 #include "index/common/rdwc.h"
 #include "pool/handle.h"

@@ -11,7 +11,7 @@
 #include "pool/epoch/epoch.h"
 #include "task/session.h"
 
-/* A search of a task that inspects the tree or the table, and its result. */
+/* A query of the tree or the skip table, which a task executes, and its result. */
 
 typedef struct table_query {
     far_index *index;
@@ -94,8 +94,9 @@ static inline int wait_task(far_task *t, void *arg) {
 }
 
 
-/* Advances epochs until all retired objects are free, and so poisoned by the memory checker. No client may hold a pin.
- * Each actor makes a call, so that it frees the objects that it has retired. */
+/* Advances epochs until all retired objects are free. The memory checker then fills them with a pattern (poison) and
+ * reports accesses to them. No client may hold a pin. Each actor makes a call, so that it frees the objects that it has
+ * retired. */
 static inline void let_memory_be_reused(stage *s, actor *a) {
     char byte;
     for (unsigned i = 0; i < 3; i++) {
@@ -191,8 +192,8 @@ static inline void run_with_background(actor *a, const char *name, far_op_kind k
 }
 
 
-/* Makes an index with a node X of depth 5 on the path of "abcde1" that could have entries in the table, but has none,
- * because the node above it was removed just now. Returns X. */
+/* Makes an index with a node X of depth 5 on the path of "abcde1". X has no entries in the table yet, because the node
+ * above it, which had them, was removed just now; the next get of a key below X registers X. Returns X. */
 static inline dart_node set_up_node_without_entries(stage *s, const char *sim) {
     set_up(s, sim, "upkeep_batch=1,adjust=0,express_cache=0,directory_bits=0");
     INSERT_KEYS(&s->a, "az", "abcdf", "abcde1", "abcde2", "abcde3");

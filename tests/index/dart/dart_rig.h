@@ -40,7 +40,7 @@ static inline void tear_down(stage *s) {
 }
 
 
-/* Sets the actor's next operation. For a scan, `value` is the first key that is not wanted. */
+/* Sets the actor's next operation. For a scan, `value` is the end of the range (exclusive). */
 static inline void prepare(actor *a, far_op_kind kind, const char *key, const char *value) {
     stage_set(a, kind, key, value);
     a->value[a->value_len] = '\0';

@@ -50,8 +50,8 @@ static inline void fill_table(void *arg) {
 }
 
 
-/* Registers nodes until the actor reaches the point. If `point` is NULL, registers all nodes; then the segment has
- * become a table. */
+/* Lets the actor insert keys, so that it registers nodes, until it reaches the point. If `point` is NULL, it registers
+ * so many nodes that the segment becomes a table. */
 static inline void fill_until(actor *a, const char *point) {
     stage_start_main(a, "fills", fill_table);
     if (point)

@@ -35,7 +35,8 @@ static dart_adjust *adjuster_of(actor *a) {
 }
 
 
-/* Executes one step; epochs may advance. */
+/* Lets the handle of the actor execute one step of its adjustment, and then lets some time pass, so that epochs may
+ * advance. */
 static void execute_step(stage *s, actor *a) {
     stepping next = {a->index, NULL, 0};
     assert_true(far_session_call(a->pool->team.own, FAR_STATS_OTHER, true, step_task, &next) >= 0);
@@ -94,8 +95,7 @@ EST_RACE(a_list_elsewhere_is_written_before_it_is_named) {
 
 
 /* A starts an adjustment and closes the index. Proves that B can then take the adjuster lock. Fails if dart_est_leave
- * (skiptable/skiptable.c) does not release the lock, because A's session is still alive, so B may not take the lock
- * over. */
+ * (skiptable/skiptable.c) does not release the lock: A's session is still alive, so B may not take the lock over. */
 EST_RACE(closing_the_index_releases_the_lock) {
     stage s;
     static const uint8_t lengths[] = {3};
@@ -119,8 +119,8 @@ static void set_out_for_3(void *arg) {
 
 
 /* Damage has cleared the adjuster lock, so A and B both adjust the list. Proves that only one of their lists is
- * published, and that the old list is retired once. Fails if skiptable/adjust.c, publish_list takes a lost CAS for a
- * successful one. */
+ * published, and that the old list is retired once. Fails if skiptable/adjust.c, publish_list does not notice that its
+ * CAS has failed. */
 EST_RACE(of_two_adjusters_one_publishes_its_list) {
     stage s;
     set_up(&s, sim, WITHOUT_HOUSEKEEPING);
@@ -139,9 +139,9 @@ EST_RACE(of_two_adjusters_one_publishes_its_list) {
 }
 
 
-/* B registers a node under length 2, while B's list still contains this length. A drops length 2. Proves that A does
- * not sweep before B has finished; otherwise B's entry would remain after its node was retired. Fails if
- * skiptable/adjust.c, start_sweep_or_finish does not wait. */
+/* B still uses the old list of prefix lengths and registers a node under length 2. A drops length 2 from the list.
+ * Proves that A does not begin to remove the entries of length 2 (the sweep) before B has finished; otherwise B's entry
+ * would remain after its node was retired. Fails if skiptable/adjust.c, start_sweep_or_finish does not wait. */
 EST_RACE(a_dropped_length_waits_for_its_registrar) {
     stage s;
     static const uint8_t lengths[] = {3};
@@ -205,8 +205,9 @@ EST_RACE(a_sweep_visits_a_segment_again_after_a_lost_cas) {
 }
 
 
-/* An entry of length 5 serves ten leaves, and an entry of length 6 serves two. Proves that only length 5 is chosen.
- * Fails without skiptable/adjust.c, drop_costly_lengths. */
+/* There are ten leaves for each entry of length 5, but only two for each entry of length 6. Proves that only length 5
+ * is chosen, because entries for few leaves cost more memory than they save READs. Fails without skiptable/adjust.c,
+ * drop_costly_lengths. */
 EST_RACE(lengths_with_an_entry_for_few_leaves_are_dropped) {
     stage s;
     static const uint8_t both[] = {5, 6}, costly[] = {6};

@@ -63,9 +63,9 @@ static uint64_t round_trips_of(rig *r, far_op_kind kind, const char *key) {
 }
 
 
-/* Proves that every operation takes the round trips that the table in src/index/dart/README.md lists. The node of "p"
- * is below the root, so the numbers are one higher than with a start at that node. The comments at the ends of the
- * lines list the batches of the operation. */
+/* Proves that every operation takes the round trips that the table in src/index/dart/README.md lists. The descents of
+ * this test start at the root, so the numbers are one higher than those of a descent that starts at the node "p". The
+ * comments at the ends of the lines list the batches of the operation. */
 TEST(each_way_to_write_takes_its_round_trips) {
     rig r;
     open_index(&r, "sim:size=32M,memory_nodes=1,faults=none", "est=0");
@@ -102,8 +102,8 @@ TEST(each_way_to_write_takes_its_round_trips) {
 }
 
 
-/* Proves that with one lock per node (lock_free=0) a write takes two more round trips, and a read takes the same
- * number. */
+/* Proves that with one lock per node (lock_free=0) a write takes two more round trips, and a read takes no more than
+ * without locks. */
 TEST(a_lock_for_every_write_costs_two_round_trips) {
     rig r;
     open_index(&r, "sim:size=32M,memory_nodes=1,faults=none", "est=0,lock_free=0");
@@ -213,7 +213,8 @@ static uint64_t art_node_bytes(unsigned children) { /* header of 16 bytes, key b
 }
 
 
-/* Adds the READs and bytes of gets of all these keys, from the node on at which they diverge. */
+/* Adds the READs and bytes that gets of all these keys need below the node at which the keys diverge, this node
+ * included. */
 static void add_subtree(const text *keys, size_t count, size_t depth, uint64_t *reads, uint64_t *bytes) {
     if (count == 1)
         return;
@@ -261,7 +262,7 @@ static int ignore_pair(void *ctx, const void *key, size_t key_len, const void *v
 }
 
 
-/* Returns the average round trips of scans of 100 pairs that start at so many keys. */
+/* Returns the average round trips of `count` scans of 100 pairs, each of which starts at another key. */
 static double measure_scans(rig *r, const char *keys, uint64_t count) {
     far_keyset *set;
     far_stats before, after;
@@ -310,7 +311,7 @@ TEST(a_million_u64_keys_from_the_root) {
     open_index(&plain, "local:2x256M", "est=0,key_size=8,hashed_nodes=0");
     measure_keys(&plain, "u64", FAR_OP_INSERT, 0, MILLION);
     average whole = measure_keys(&plain, "u64", FAR_OP_GET, 0, SOME);
-    /* whole nodes give the same tree, so the round trips are the same */
+    /* hashed nodes do not change the shape of the tree, so the round trips are the same with whole nodes */
     BETWEEN(whole.trips, get.trips - 0.001, get.trips + 0.001);
     BETWEEN(whole.read_bytes / get.read_bytes, 6, 40);
     close_index(&plain);
@@ -397,8 +398,8 @@ TEST(adjacent_leaves_are_one_read) {
 }
 
 
-/* Proves that a multi-get takes as many round trips as its longest descent, and shares equal READs. The guard is
- * find.c, dart_get_many. */
+/* Proves that gets that are submitted together (a multi-get) take as many round trips as their longest descent, and
+ * that equal READs of these gets are posted once. The guard is find.c, dart_get_many. */
 TEST(gets_submitted_together_share_their_round_trips) {
     rig r;
     enum { TOGETHER = 16 };
@@ -429,7 +430,7 @@ TEST(gets_submitted_together_share_their_round_trips) {
 enum { LENGTHS = 12 };
 
 
-/* Adds READs of the same address with increasing lengths to one batch, each twice. */
+/* Adds READs of one address with increasing lengths to a batch, each length twice. */
 static int read_lengths_task(far_task *t, void *arg) {
     const far_index *index = arg;
     dart_shared_reads shared;
@@ -452,8 +453,8 @@ static int read_lengths_task(far_task *t, void *arg) {
 }
 
 
-/* Proves that a READ that is longer than another one of the same address is not served by a copy. Fails if
- * shared_reads.c, find_read compares only addresses. */
+/* Equal READs of a batch are posted once, and the result is copied. Proves that a longer READ of the same address is
+ * not served by the copy of a shorter one. Fails if shared_reads.c, find_read compares only addresses. */
 TEST(equal_reads_of_one_batch_are_shared) {
     rig r;
     open_index(&r, "local:16M", "est=0");
@@ -480,8 +481,9 @@ static int note_key(void *ctx, const void *key, size_t key_len, const void *valu
 
 
 /* Proves that after the keys with prefix "A\xff", a scan continues with "B". Fails if traversal.c, key_after_prefix
- * does not cut the prefix after the carry (then the scan continues after "B\xff" or "B\0"), or makes no carry (then it
- * continues after "A\0", with four times as many READs). */
+ * adds 1 with a carry but does not cut the key after the carry, because the scan then continues after "B\xff" or "B\0".
+ * Also fails if the function makes no carry, because the scan then continues after "A\0", with four times as many
+ * READs. */
 TEST(a_scan_continues_after_a_prefix_that_ends_in_ff) {
     rig r;
     /* the two caches are switched off, so scans use only the skip table */

@@ -30,10 +30,10 @@ static void get_repeatedly(void *arg) {
 }
 
 
-/* Steps: (1) C runs a collection; its walk has reached the node above X. (2) B has a tentative entry of X in the table
- * and has seen that X is linked. (3) A replaces X and fails before it removes the entries of X. (4) C's walk continues
- * up to `until`; it does not find X any more, so the collection will free X. (5) B commits its entry; C continues. At
- * the end no entry may name X. */
+/* Steps: (1) C runs a collection; its walk has reached the node above X. (2) B is registering X: it has written a
+ * tentative entry and has seen that X is linked. (3) A replaces X and fails before it removes the entries of X. (4) C's
+ * walk continues up to `until`; it does not find X any more, so the collection will free X. (5) B commits its entry; C
+ * continues. At the end no entry may name X. */
 static void commit_after_walk(const char *sim, far_sim_match until) {
     stage s;
     dart_node x = set_up_node_without_entries(&s, sim);
@@ -76,8 +76,9 @@ EST_RACE(entry_committed_after_a_walk_passed_it) {
 }
 
 
-/* B commits its entry between the READ of the entry by C's walk and the walk's CAS (see commit_after_walk). Proves that
- * the walk visits the segment again and clears the entry. */
+/* C's walk READs B's entry while it is tentative. B commits the entry before the walk's CAS that clears it, so this CAS
+ * fails (see commit_after_walk). Proves that the walk then visits the segment again and clears the committed entry,
+ * because its node X is no longer linked. */
 EST_RACE(entry_committed_before_a_walk_clears_it) {
     commit_after_walk(sim, (far_sim_match){.point = "dart:est_clear_dead"});
 }
@@ -129,9 +130,9 @@ static int step_task(far_task *t, void *arg) {
 
 
 /* The last step of the adjustment publishes the new list, and finds no memory for it, repeatedly. Proves that the step
- * is repeated until it succeeds, and that nothing after the end of the directory is taken for a part of it. The guard
- * is in skiptable/adjust.c, sweep_some, which compares the place with the end of the directory. dart_est_visit_segments
- * does not leave the directory either. */
+ * is repeated until it succeeds, and that the sweep, which has reached the end of the directory by then, does not read
+ * words behind this end. There are two guards: skiptable/adjust.c, sweep_some compares the place of the sweep with the
+ * end, and dart_est_visit_segments visits no word behind the end. */
 EST_RACE(adjuster_at_its_end_in_a_full_pool) {
     stage s;
     far_session *other;
@@ -165,7 +166,7 @@ EST_RACE(adjuster_at_its_end_in_a_full_pool) {
         while (err == 0 && ++more);
         assert_int_equal(err, FAR_ERR_NO_MEMORY);
     }
-    for (unsigned i = 0; i < 5; i++) { /* a slab of lists may still have room when the pool has none */
+    for (unsigned i = 0; i < 5; i++) { /* the step may succeed, because a slab for lists may still have room */
         err = far_session_call(other, FAR_STATS_OTHER, true, step_task, &next);
         assert_true(err == FAR_ERR_NO_MEMORY || err >= 0);
     }

@@ -139,7 +139,8 @@ static void scans_of_100_emails(rig *r, double bar) {
 }
 
 
-/* The levels are the root, depth 1 and depth 2; 6 % of the leaves are below a node of depth 3. */
+/* Asserts that a scan of 100 pairs takes at most one round trip per level and four more. The levels are the root, depth
+ * 1 and depth 2; 6 % of the leaves are below a node of depth 3. */
 static void scan_of_100_takes_no_more_than_levels_and_four_round_trips(rig *r) {
     enum { LEVELS = 3, SCANS = 1000 };
     uint64_t most = 0, sum = 0;

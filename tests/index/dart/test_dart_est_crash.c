@@ -113,7 +113,8 @@ static int adjust_lengths(far_session *s, far_index *index, void *ctx) {
 }
 
 
-/* Takes over the lock of the failed client, at whatever step it failed, and adjusts the list to other lengths. */
+/* Takes over the adjuster lock of the failed client, whichever step of the adjustment that client had reached, and
+ * adjusts the list to other lengths. */
 static int adjust_again(far_session *s, far_index *index, void *ctx) {
     goal g = {index, 2};
     int result = far_session_call(s, FAR_STATS_OTHER, true, adjust_task, &g);

@@ -58,7 +58,8 @@ static void remove_while_segment_grows(const char *sim, const char *point) {
     start_with_background_until(&s.b, "b", FAR_OP_INSERT, "abx", "b", "dart:retire",
                                 1); /* B has removed the entry, and has not registered the new node yet */
     assert_true(node_at(&s.c, "aba", 2).addr != x.addr);
-    /* A has tried to publish its copy; the next one would not contain X. */
+    /* A could not publish its copy, which contains the entry of X, because B has completed the replacement without this
+     * entry. A begins again. */
     resume_until(&s.a, "dart:est_slots_chosen", 1);
     assert_int_equal(count_entries_of(&s.c, x.addr), 0);
     expect_result(&s.a, 0);
@@ -74,8 +75,9 @@ static void remove_while_segment_grows(const char *sim, const char *point) {
 }
 
 
-/* B must remove the entry of X while A replaces the segment: A has only frozen the segment, or has also copied it.
- * Proves that the entry is not in the copy. Fails if skiptable/upkeep.c, add_removals ignores frozen slots. */
+/* B has replaced node X and must remove its entry while A replaces the segment of this entry. A has only frozen the
+ * segment, or has also copied it. Proves that the new segment does not contain the entry. Fails if skiptable/upkeep.c,
+ * add_removals ignores frozen slots. */
 EST_RACE(A14_grow_vs_remove) {
     remove_while_segment_grows(sim, "dart:est_frozen");
     remove_while_segment_grows(sim, "dart:est_install_grown");
@@ -142,7 +144,7 @@ EST_RACE(A15_stale_directory_word) {
 
 
 /* C has cached a directory word, A replaces the segment, and some epochs pass. Proves for each number of epochs that
- * the segment's memory is not free as long as C may use the word. Fails without DART_SEGMENT_EPOCHS. */
+ * the memory of the old segment is not free as long as C may use the word. Fails without DART_SEGMENT_EPOCHS. */
 EST_RACE(A15b_directory_word_after_each_epoch) {
     bool first = false, last = false;
     for (unsigned epochs = 0; epochs < 12 + DART_SEGMENT_EPOCHS; epochs++) {
@@ -174,8 +176,8 @@ EST_RACE(A15b_directory_word_after_each_epoch) {
 
 
 /* A fails while it replaces a segment. Proves that B can still read, and completes the replacement when it needs the
- * segment. Fails if clients do not help (skiptable/upkeep.c): neither read_current_buckets, when it meets frozen
- * slots, nor choose_slots, when it finds no free one. */
+ * segment. Fails if neither read_current_buckets, which meets the frozen slots, nor choose_slots, which finds no free
+ * slot, completes the replacement (skiptable/upkeep.c). */
 EST_RACE(a_failed_clients_segment_is_finished) {
     static const char *const points[] = {"dart:est_frozen", "dart:est_install_grown"};
     for (unsigned i = 0; i < 2; i++) {
@@ -285,8 +287,8 @@ static void load_two_levels(stage *s) {
 }
 
 
-/* Proves that after all four steps there are entries of the new length; a handle that had the old list removes them
- * together with their node; and the entries of the dropped length are gone. */
+/* Proves that after all four steps of an adjustment there are entries of the new length and none of the dropped length.
+ * Also, a handle that had the old list removes an entry of the new length when it replaces the node of the entry. */
 EST_RACE(adjust_to_another_length) {
     stage s;
     set_up(&s, sim, "adjust=1,directory_bits=2");
@@ -313,9 +315,10 @@ EST_RACE(adjust_to_another_length) {
 }
 
 
-/* B is about to replace X, with the old list, so B will not search for entries of the new length. A adjusts the list.
- * Proves that X is not registered under the new length before B has finished; otherwise the entry would remain after X
- * is retired. Fails if skiptable/adjust.c fills without waiting for two epochs (poll_two_epochs). */
+/* B uses the old list of prefix lengths and is about to replace X, so B will not search for entries of the new length.
+ * A adjusts the list. Proves that X is not registered under the new length before B has finished; otherwise the entry
+ * would remain after X is retired. Fails if skiptable/adjust.c makes entries of the new length without waiting for two
+ * epochs (poll_two_epochs). */
 EST_RACE(adjust_active_before_fill) {
     stage s;
     set_up(&s, sim, "adjust=1,directory_bits=2");
@@ -341,7 +344,7 @@ EST_RACE(adjust_active_before_fill) {
 
 
 /* B is in the middle of an operation, with the old list. Proves that A's adjustment waits until B has released its pin.
- * Fails if skiptable/adjust.c fills without waiting for two epochs (poll_two_epochs). */
+ * Fails if skiptable/adjust.c makes entries of the new length without waiting for two epochs (poll_two_epochs). */
 EST_RACE(adjust_waits_for_pinned_clients) {
     stage s;
     set_up(&s, sim, "adjust=1,directory_bits=2");
@@ -361,8 +364,8 @@ EST_RACE(adjust_waits_for_pinned_clients) {
 }
 
 
-/* A fails while it adjusts the list. Proves that B takes over the lock and starts again. Fails if the lock of a failed
- * client is respected (skiptable/adjust.c, take_lock). */
+/* A fails while it adjusts the list. Proves that B takes over the lock and starts again. Fails if B waits for the lock
+ * of the failed client (skiptable/adjust.c, take_lock). */
 EST_RACE(adjuster_dies) {
     stage s;
     set_up(&s, sim, "adjust=1,directory_bits=2");
@@ -392,8 +395,8 @@ static void name_of(unsigned i, char key[4]) {
 }
 
 
-/* Makes a registration of a node under its whole prefix. If `chosen` is set, the registration has the address of a slot
- * that was empty when its bucket was read. */
+/* Makes a registration of a node under its whole prefix. If `chosen` is set, a slot for the entry was chosen already:
+ * the registration contains the address of a slot that was empty when its bucket was read. */
 static dart_registration make_registration(far_task *t, unsigned i, bool chosen) {
     dart_registration registration = {.node = registered_nodes[i], .lengths = {2}, .count = 1, .epoch = far_epoch(t)};
     dart_bucket_read r;

@@ -20,10 +20,10 @@ static void get_repeatedly(void *arg) {
 }
 
 
-/* Steps: (1) B has a tentative entry of X in the table and has seen X linked. (2) A replaces X and finds B's word when
- * it removes the entries of X. (3) B commits its entry. (4) A's CAS that clears B's word fails. Proves that A reads the
- * bucket again, so no entry names X when X is retired. Fails if skiptable/upkeep.c, remove_once does not examine the
- * word that its CAS returned. */
+/* Steps: (1) B is registering X: it has written a tentative entry and has seen that X is linked. (2) A replaces X and
+ * finds B's word when it removes the entries of X. (3) B commits its entry. (4) A's CAS that clears B's word fails.
+ * Proves that A reads the bucket again, so no entry names X when X is retired. Fails if skiptable/upkeep.c, remove_once
+ * does not examine the word that its CAS returned. */
 EST_RACE(entry_committed_while_it_is_removed) {
     stage s;
     dart_node x = set_up_node_without_entries(&s, sim);
@@ -107,9 +107,10 @@ EST_RACE(scan_continues_after_an_exhausted_node) {
 }
 
 
-/* A deletes a key; one leaf is left in the node, which is to be moved into the parent's slot. Before A freezes the
- * node, B replaces that leaf by an inner node over a long path. The two skips together do not fit into one slot.
- * Proves that the node stays. Fails if restructure.c, choose_replacement does not check the length. */
+/* A deletes a key, so that the node has one leaf left, and A is about to replace the node by this leaf in the parent's
+ * slot. Before A freezes the node, B replaces the leaf by an inner node that is much deeper. If this inner node took
+ * the place of the node, the parent's slot would have to skip more bytes than fit into it. Proves that the node is not
+ * removed. Fails if restructure.c, choose_replacement does not check the length. */
 RACE(paths_too_long_for_one_slot) {
     stage s;
     char z[80], w[80], one[200], two[200];
@@ -159,9 +160,11 @@ static int register_and_lose_task(far_task *t, void *arg) {
 }
 
 
-/* Session 2 of a process commits the tentative word of session 1 of the same process. Session 2 is lost, so its CAS may
- * still take effect. Proves that session 1 does not register the node again, so that the same word does not appear
- * again. Fails if skiptable/upkeep.c, dart_est_register_batch releases the claim of the node. */
+/* Session 1 of a process has claimed a node and written its tentative word. Session 2 of the same process commits this
+ * word and is lost, so its CAS may still take effect later. If session 1 registered the node again, it would write the
+ * same tentative word, and the late CAS would commit it without validation. Proves that session 1 keeps its claim, so
+ * that it cannot register the node again. Fails if skiptable/upkeep.c, dart_est_register_batch releases the claim of
+ * the node. */
 EST_RACE(the_word_of_a_lost_session_is_not_written_again) {
     for (unsigned lost = 0; lost < 2; lost++) {
         stage s;

@@ -4,8 +4,8 @@
 #include "test.h"
 
 
-/* Steps: (1) The entries of "ab", "abcd" and "abcdefgh" name node Y at depth 9. (2) A's insert links S above Y, at
- * depth 6, and has not updated the table. (3) B and C get and insert keys below S. Proves that no existing key is
+/* Steps: (1) The entries of "ab", "abcd" and "abcdefgh" name node Y at depth 9. (2) A's insert links node S above Y, at
+ * depth 6, and A has not updated the table yet. (3) B and C get and insert keys below S. Proves that no existing key is
  * reported as absent. Fails if find.c, process_candidates lets a get start at a node with another prefix. */
 EST_RACE(A3_covering_entry_absent) {
     stage s;
@@ -36,8 +36,9 @@ EST_RACE(A3_covering_entry_absent) {
 }
 
 
-/* All fingerprints are equal, so lookups return nodes of other prefixes, which have room for the key. Proves that keys
- * are stored in the right nodes. Fails if find.c, process_candidates does not compare the prefix. */
+/* All fingerprints of the table are equal, so lookups return nodes of other prefixes, and these nodes have room for the
+ * key. Proves that keys are stored in the right nodes. Fails if find.c, process_candidates does not compare the prefix.
+ */
 EST_RACE(A2_fp_clash_insert) {
     stage s;
     set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=0,one_fingerprint=1");
@@ -56,9 +57,10 @@ EST_RACE(A2_fp_clash_insert) {
 }
 
 
-/* All fingerprints are equal, so a lookup of 4 bytes returns the entry of 2 bytes, with a wrong depth. The zeros after
- * a short prefix make the node look as if it were on the path of a key with zeros. Proves that all keys are found.
- * Fails if find.c, process_candidates does not compare the depth. */
+/* All fingerprints of the table are equal, so a lookup of a prefix of 4 bytes returns an entry for 2 bytes, from which
+ * a wrong depth follows. The bytes after the prefix in the node's header are zero. So if a key has zeros there, the
+ * node seems to be on the path of the key. Proves that all keys are found. Fails if find.c, process_candidates does not
+ * compare the depth. */
 EST_RACE(A33_length_clash) {
     stage s;
     set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=0,one_fingerprint=1");
@@ -246,8 +248,8 @@ EST_RACE(A8c_express_cache_after_each_epoch) {
 }
 
 
-/* A has made N1, and stops at a point of its registration. B replaces N1 by N2 and retires N1. A continues; its entry
- * must not appear. */
+/* A has linked node N1 and stops at a point of its registration. B replaces N1 by N2 and retires N1. A continues, and
+ * no entry may name N1 afterwards. */
 static void slow_updater(const char *sim, const char *options, const char *point) {
     stage s;
     set_up(&s, sim, options);
@@ -275,7 +277,7 @@ static void slow_updater(const char *sim, const char *options, const char *point
 
 
 /* Proves that no committed entry names N1 after it was retired, wherever A stopped. Fails if skiptable/upkeep.c,
- * commit_entries commits without validation. */
+ * commit_entries commits without checking that the node is still linked. */
 EST_RACE(A11_slow_est_updater) {
     static const char *const points[] = {"dart:est_upkeep", "dart:est_slots_chosen", "dart:est_tentative",
                                          "dart:est_validated"};
@@ -327,9 +329,10 @@ EST_RACE(A11_registered_while_it_is_being_frozen) {
 }
 
 
-/* Steps: (1) A has validated its tentative word for N. (2) B unlinks N and removes that word. (3) C, which is slow too,
- * writes its own tentative word into the same slot, and fails. (4) A commits. Proves that A does not commit C's word,
- * so no entry names N. Fails if tentative words do not contain their client (layout.h, dart_est_tentative). */
+/* Steps: (1) A has written its tentative word for node N and has seen that N is linked. (2) B unlinks N and removes
+ * that word. (3) C, which is slow too, writes its own tentative word for N into the same slot, and then fails. (4) A
+ * commits. Proves that A does not commit C's word, so no entry names N. Fails if tentative words do not contain their
+ * client (layout.h, dart_est_tentative). */
 EST_RACE(A12_tentative_aba) {
     stage s;
     set_up(&s, sim, "upkeep_batch=1,adjust=0,express_cache=0,directory_bits=0");

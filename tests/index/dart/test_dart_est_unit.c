@@ -36,8 +36,8 @@ TEST(table_words_return_the_packed_fields) {
 }
 
 
-/* Proves that when a group is split into two, each of its entries belongs to one of its two halves. So a copy into a
- * larger segment needs no other bits of the hash. */
+/* Proves that when a group is split into two, each of its entries belongs to one of its two halves. So the entries of a
+ * group can be copied into a larger segment without the bits of the hash that select the group. */
 TEST(groups_of_a_larger_segment_refine_those_of_a_smaller) {
     far_random random;
     far_random_seed(&random, 2);
@@ -115,8 +115,8 @@ TEST(an_old_tag_never_looks_new) {
 }
 
 
-/* Proves that an old tag never looks new at the limits of a period: an entry is kept because it is recent, and then
- * almost two periods pass without a call of dart_cache_age. */
+/* Proves that an old tag never looks new, also in the worst case: dart_cache_age keeps an entry because its tag is
+ * recent, and then almost two periods of the tag pass before the next call of dart_cache_age. */
 TEST(an_old_tag_never_looks_new_after_a_long_sleep) {
     for (uint64_t slept = 500; slept < 2 * DART_TAG_PERIOD; slept++) {
         far_budget *budget = far_budget_new(64 * KIB);
@@ -374,8 +374,8 @@ static bool is_worth(unsigned deep, const dart_list *now) {
 }
 
 
-/* Proves that the current list stays if the greedy choice changes only because a length saves just more or just less
- * than its threshold. */
+/* Proves that the current list is kept if the new choice would differ only because a length saves a little more, or a
+ * little less, than the threshold. */
 TEST(a_list_stays_until_another_is_much_better) {
     const dart_list two = {.lookup_count = 1, .lookup = {2}}, both = {.lookup_count = 2, .lookup = {2, 3}},
                     more = {.lookup_count = 2, .lookup = {2, 4}}, none = {0};
@@ -546,8 +546,8 @@ TEST(a_redirected_entry_of_a_dropped_length_is_not_committed) {
 }
 
 
-/* Two registrations in a full pool: there is a segment for the entry of the first node, and no memory to make one for
- * the second. */
+/* Registers two nodes in one batch in a full pool. The segment for the entry of node "ab" exists; the segment for node
+ * "cd" does not, and there is no memory to make it. */
 static int register_in_full_pool_task(far_task *t, void *arg) {
     registration_query *w = arg;
     dart_est_counts counts;
@@ -572,8 +572,8 @@ static int register_in_full_pool_task(far_task *t, void *arg) {
 }
 
 
-/* Proves that only the second of the two registrations is given up. Fails if skiptable/upkeep.c, read_current_buckets
- * gives up all registrations. */
+/* Proves that node "ab" gets its entry although node "cd" gets none for lack of memory. Fails if skiptable/upkeep.c,
+ * read_current_buckets abandons all registrations of the batch. */
 TEST(a_registration_without_memory_is_given_up_alone) {
     /* No housekeeping thread, which could free memory, or register a node, between two steps. */
     far_pool_options options = FAR_POOL_OPTIONS_INIT;

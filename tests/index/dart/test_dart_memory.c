@@ -287,9 +287,9 @@ static int adjust_some_steps(far_task *t, void *arg) {
 
 
 /* The adjustment has removed all entries of the dropped lengths, but there is no memory for the last list. Proves that
- * the step is repeated, and that nothing after the end of the directory is taken for a part of it. The guard is in
- * skiptable/adjust.c, sweep_some, which compares the place with the end of the directory. dart_est_visit_segments does
- * not leave the directory either. */
+ * the step is repeated, and that the sweep, which has reached the end of the directory by then, does not read words
+ * behind this end. There are two guards: skiptable/adjust.c, sweep_some compares the place of the sweep with the end,
+ * and dart_est_visit_segments visits no word behind the end. */
 TEST(an_adjustment_without_memory_is_completed_later) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
     far_pool *pool;

@@ -51,8 +51,8 @@ static void close_run(run *r) {
 }
 
 
-/* With two letters the bytes are NUL and 0xff; with more letters, bytes around them. Long keys are repetitions of one
- * letter with a short end. */
+/* Makes a random key. Up to four letters are NUL, 0xff, 'a' and 1; more letters are distributed over all bytes. A key
+ * of more than 12 bytes contains the letter 'm' between its first eight and last four random letters. */
 static size_t make_key(run *r, uint8_t *key) {
     static const uint8_t some[] = {0, 255, 'a', 1};
     size_t length = 1 + far_random_below(&r->random, far_random_chance(&r->random, 1, 10) ? r->longest

@@ -20,10 +20,10 @@ RACE(A2_insert_where_skipped_bytes_differ) {
 }
 
 
-/* B inserts a key below a slot that skips bytes, two levels above the node where the insert ends. The key differs in
- * these bytes, and no header was read on the way (header_inline=0). Proves that the key is not stored there. Fails if
- * find.c, follow_word treats a child without a skip as proved to be on the key's path, although this is not proved for
- * its parent. */
+/* B's descent passes a slot that skips bytes and ends two levels below this slot. B's key differs from the path in the
+ * skipped bytes, and B has read no header on the way (header_inline=0). Proves that the key is not stored in the node
+ * at which the descent ends. Fails if find.c, follow_word treats a child without a skip as proved to be on the key's
+ * path, although this is not proved for its parent. */
 RACE(A2b_skipped_bytes_differ_far_above) {
     stage s;
     char text[64];
@@ -204,9 +204,9 @@ RACE(A9_delete_frees_lower_slot) {
 }
 
 
-/* A and B insert "pk", C inserts "pz"; all have chosen the same EMPTY slot. C wins, then B inserts into the next slot,
- * then A continues. Proves that A reports EXISTS. Fails if write.c, add_leaf does not examine the word that a lost CAS
- * returns. */
+/* A and B insert "pk", C inserts "pz"; all have chosen the same EMPTY slot. C's CAS of this slot succeeds. Then B
+ * inserts into the next slot, and A continues. Proves that A reports EXISTS. Fails if write.c, add_leaf does not
+ * examine the word that a lost CAS returns. */
 RACE(A10_three_inserters) {
     stage s;
     set_up(&s, sim, options);
@@ -352,8 +352,8 @@ RACE(A27_cas_before_write) {
 
 
 /* Steps: (1) A has read a slot and is about to split it. (2) B splits the slot and merges it again, so that the slot
- * has the same word as before. (3) A's CAS succeeds. Proves that the result is correct, because the same word means the
- * same state while A's pin is held. */
+ * has the same word as before. (3) A's CAS succeeds. Proves that the result is correct. It is, because A's pin prevents
+ * that the address in the word is reused, so the same word means the same state. */
 RACE(A29_split_merge_same_word) {
     stage s;
     set_up(&s, sim, options);

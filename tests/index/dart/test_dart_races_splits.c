@@ -50,7 +50,8 @@ RACE(a_split_elsewhere_is_written_before_its_slot_names_it) {
 
 
 /* A, B and C insert keys that split the same slot at different depths. All have read the slot; B, C and A send their
- * CASes in this order. Proves that all keys exist. A lost CAS makes write.c, split_slot continue from the new word. */
+ * CASes in this order. Proves that all keys exist afterwards. B's CAS succeeds. A CAS that fails returns the current
+ * word of the slot, and split_slot (write.c) continues the operation from this word. */
 RACE(two_splits_same_slot) {
     stage s;
     set_up(&s, sim, options);
@@ -93,9 +94,9 @@ RACE(split_vs_freeze_of_parent) {
 }
 
 
-/* A and B each replace the same full node, with their own insert piggybacked. B wins. Proves that A makes its insert
- * again, once; if both inserts have the same key, A reports EXISTS. The guard is in restructure.c, try_replace:
- * piggyback_done is set separately for each replacement. */
+/* A and B each replace the same full node by a copy that also contains their own new key (a piggybacked insert). B's
+ * copy is linked. Proves that A makes its insert again, once; if both inserts have the same key, A reports EXISTS. The
+ * guard is in restructure.c, try_replace: piggyback_done is set separately for each replacement. */
 RACE(piggybacked_insert_lost_then_retry) {
     for (unsigned same = 0; same < 2; same++) {
         stage s;
@@ -332,8 +333,8 @@ static int switch_node(far_task *t, void *arg) {
 
 
 /* Proves that a node can be replaced although its parent is unknown, as after a start at an express node, also after a
- * split above has given it another parent. Fails if restructure.c, finish_parent_search looks for it below the root
- * only. */
+ * split above has given it another parent. Fails if restructure.c, finish_parent_search looks for the parent only
+ * directly below the root. */
 RACE(A16_switch_express_node) {
     stage s;
     set_up(&s, sim, options);
@@ -352,9 +353,10 @@ RACE(A16_switch_express_node) {
 }
 
 
-/* Whenever A is about to take a slot, B takes the slot first. After DART_CONTENDED_SLOTS lost slots A replaces the node
- * by an N256, although the node has room. After one lost slot less, A gets a slot. If the pool has no memory for an
- * N256, the node keeps its type. Fails if write.c, add_leaf does not count lost slots. */
+/* Each time A is about to take a slot, B takes it first. If A loses DART_CONTENDED_SLOTS slots in this way, A replaces
+ * the node by an N256, although the node has room. If A loses one slot fewer, A takes the next slot, and the node keeps
+ * its type. It also keeps its type if the pool has no memory for an N256. Fails if write.c, add_leaf does not count
+ * lost slots. */
 RACE(a_contended_node_grows_at_once) {
     for (unsigned turn = 0; turn < 3; turn++) {
         stage s;

@@ -60,8 +60,8 @@ EST_RACE(a_hot_key_takes_one_round_trip) {
 }
 
 
-/* Proves that if the cached word has changed, or the CAS of an update is lost, the operation costs as much as for a key
- * that is not cached: bucket, leaf, CAS. */
+/* Proves that if the cached word has changed, or the CAS of an update is lost, the operation takes no more round trips
+ * than for a key that is not cached: one each for the bucket, the leaf and the CAS. */
 EST_RACE(a_word_that_changed_costs_no_more_than_none) {
     stage s;
     set_up(&s, sim, PLAIN);
@@ -101,8 +101,8 @@ EST_RACE(an_update_is_not_superseded_by_an_older_write) {
 
 /* Steps: (1) B has cached the word of "abc". (2) A deletes "abc". (3) After some epochs A inserts "abcz", whose leaf
  * gets the same address and size, so the slot has the same word. (4) B updates "abc". Proves that B does not replace
- * the leaf of "abcz". Fails if the slot cache permits the use of the leaf's word for the same time as the address of
- * the node (cache_slots.c, leaf_not_reused). */
+ * the leaf of "abcz". Leaves are reused earlier than nodes, so the test fails if the slot cache permits the use of the
+ * cached word for as many epochs as the address of the node (cache_slots.c, leaf_not_reused). */
 EST_RACE(a_word_that_names_another_keys_leaf_now) {
     unsigned same = 0;
     for (unsigned epochs = 0; epochs < 8 + DART_LEAF_EPOCHS; epochs++) {
@@ -168,7 +168,8 @@ EST_RACE(a_slot_is_not_read_longer_than_its_node_stays) {
 }
 
 
-/* B is about to send the CAS of a cached slot. A executes another write; then B continues, and C reads `value`. */
+/* B is about to send the CAS of a cached slot. A executes the given write. Then B continues, its update must return
+ * `expected`, and C must read `value`. */
 static void while_b_publishes(const char *sim, far_op_kind kind, const char *key, int64_t expected, const char *value) {
     stage s;
     set_up(&s, sim, PLAIN);
@@ -294,9 +295,10 @@ EST_RACE(keys_with_one_hash) {
 }
 
 
-/* Two long keys have the same hash, so the cached slot belongs to the other key. That slot now contains a TOMB, or a
- * node that is deeper than the searched key is long, or a node without its next byte. Proves that the searched key is
- * found. Fails without one of the three checks of proven_depth in find.c, follow_word. */
+/* Two long keys have the same hash, so B's lookup finds the cached slot of the other key. That slot now contains a
+ * TOMB, or names a node that is deeper than the length of B's key, or names a node without the next byte of B's key.
+ * Proves that the searched key is found. Fails without one of the three checks of proven_depth in find.c, follow_word.
+ */
 EST_RACE(a_cached_slot_of_another_key_proves_no_absence) {
     for (unsigned i = 0; i < 3; i++) {
         stage s;

@@ -1,5 +1,5 @@
-/* The far memory that DART uses beside keys and values, for indexes of several sizes. The directory of the skip table
- * grows with the index, so a small index does not pay for a large directory. Uses the default options, without
+/* The far memory that DART uses in addition to keys and values, for indexes of several sizes. The directory of the skip
+ * table grows with the index, so a small index does not pay for a large directory. Uses the default options, without
  * housekeeping by time, so that the figures are the same on every machine. */
 #include "farindex.h"
 #include "test.h"

@@ -65,7 +65,8 @@ static void register_while_table_is_made(const char *sim, const char *point) {
     dart_node x = node_at(&s.c, "aba", 2);
     uint64_t old = top_word(&s);
     assert_true(x.addr && old && !dart_is_table(old));
-    /* Without intermediate registrations, because in a full bucket another word would take the place of A's word. */
+    /* B makes the table directly, without registrations in between, because in a full bucket another word would take
+     * the place of A's tentative word. */
     assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, true, grow_task, s.b.index), 0);
     assert_true(dart_is_table(top_word(&s)));
     resume_until(&s.a, "dart:est_committed", 1);
@@ -88,10 +89,11 @@ static void register_while_table_is_made(const char *sim, const char *point) {
 }
 
 
-/* B makes the segment a table after A has chosen a slot, or after A has written its tentative word. Proves that A's
- * entry is not committed in the old segment, because no client would remove it there. If A had not written its word
- * yet, A finds a slot in the table. Fails if tentative or empty words are not frozen (skiptable/grow.c,
- * freeze_segment), or if A keeps the old directory word (skiptable/upkeep.c, restart_search). */
+/* B replaces the segment by a table while A registers a node there: A has chosen a slot, or has written its tentative
+ * word, or has validated the node. Proves that A's entry is not committed in the old segment, because no client would
+ * remove it there. If A had only chosen a slot, A finds another one in a segment of the table. Fails if tentative or
+ * empty words are not frozen (skiptable/grow.c, freeze_segment), or if A keeps the old directory word
+ * (skiptable/upkeep.c, restart_search). */
 EST_RACE(the_registrar_continues_in_the_table) {
     register_while_table_is_made(sim, "dart:est_slots_chosen");
     register_while_table_is_made(sim, "dart:est_tentative");
@@ -200,17 +202,18 @@ static void lookup_with_an_old_word(const char *sim, bool cache, bool aged) {
 }
 
 
-/* Proves that C follows the path to the table once, and then remembers it without a limit of time. Fails if handles do
- * not cache tables, if a segment replaces a table in the cache, or if tags are ignored (skiptable/cache_express.c,
- * dart_directory_set and dart_directory_get). */
+/* Proves that C reads the directory words on the way to the new segment once, and then knows the table without a limit
+ * of time. Fails if handles do not cache tables, if a segment replaces a table in the cache, or if tags are ignored
+ * (skiptable/cache_express.c, dart_directory_set and dart_directory_get). */
 EST_RACE(a_handle_that_cached_the_word_of_the_segment) {
     for (unsigned i = 0; i < 4; i++)
         lookup_with_an_old_word(sim, i & 1, i & 2);
 }
 
 
-/* Proves that tables with higher numbers are only in the cache of directory words, and that a segment does not replace
- * a table there. Fails if skiptable/cache_express.c, dart_directory_set permits such a replacement. */
+/* A handle always remembers the first DART_TABLES_CACHED tables; tables with higher numbers are only in its cache of
+ * directory words. Proves that a word which names a segment does not replace a word which names a table in this cache.
+ * Fails if skiptable/cache_express.c, dart_directory_set permits such a replacement. */
 TEST(a_table_is_not_forgotten_for_a_segment) {
     far_budget *budget = far_budget_new(64 << 10);
     dart_directory directory = {0};
@@ -235,7 +238,7 @@ enum { PLACES_MAX = 64 };
 
 typedef struct entry_slots {
     far_index *index;
-    /* count: number of entries; beyond: number of those that have an empty slot before them in their bucket */
+    /* count: number of entries; beyond: number of entries that are preceded by an empty slot of their bucket */
     unsigned count, beyond;
     struct {
         uint64_t word;
@@ -289,8 +292,8 @@ static void expect_same_slots(const entry_slots *before, const entry_slots *afte
 
 
 /* The only segment is replaced by a segment of two groups, then of four groups, then by a table. Proves that entries
- * keep their slot numbers, because handles have cached these numbers. Fails if skiptable/grow.c, copy_entry uses the
- * first free slot. */
+ * keep the number of their slot in the group. They must, because handles have cached these numbers. Fails if
+ * skiptable/grow.c, copy_entry uses the first free slot. */
 EST_RACE(entries_keep_their_slots) {
     stage s;
     set_up(&s, sim, "upkeep_batch=1,directory_bits=0,adjust=0,segment_log=2");
@@ -492,7 +495,8 @@ static void grow_without_memory(const char *sim, bool help, bool tables, unsigne
 /* A table or one of its segments cannot be allocated. Proves that the parts that were allocated are freed. If B began
  * the replacement, B must not freeze any slot of the old segment. If A has frozen the old segment before, B must
  * replace the directory word by 0, which drops the old segment. Fails if the parts are not freed (skiptable/grow.c,
- * allocate_new), if the table is allocated after the freeze, or if a helper gives up. */
+ * allocate_new), if the table is allocated after the freeze, or if a client that helps ends without replacing the
+ * directory word. */
 EST_RACE(a_table_without_memory) {
     for (unsigned help = 0; help < 2; help++) {
         grow_without_memory(sim, help, false, DART_TABLE_WORDS);

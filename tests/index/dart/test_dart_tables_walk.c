@@ -9,7 +9,7 @@
 
 typedef struct tracker {
     far_index *index;
-    unsigned grow_below; /* segments of levels below this become tables when the walk reaches them */
+    unsigned grow_below; /* segments below this level of the directory become tables when the walk reaches them */
     unsigned place, slices;
     uint64_t entries, tables;
     uint8_t met[DART_DIR_NUMBERS]; /* for each directory word: number of visits of its table or segment */
@@ -94,8 +94,8 @@ static tracker walker;
 static content before, after;
 
 
-/* Every segment becomes a table when the walk reaches it, also the first words of tables that were just visited.
- * Asserts that each table, each segment and each entry is visited once. */
+/* Each segment becomes a table when the walk reaches it, also a segment that the first word of a table names directly
+ * after the walk has visited this table. Asserts that each table, each segment and each entry is visited once. */
 static void walk_makes_tables(const char *sim, unsigned bits, unsigned walk_slice) {
     stage s;
     char options[128];
@@ -150,8 +150,8 @@ static void run_fill_many(void *arg) {
 }
 
 
-/* A makes tables below tables while C walks, one slice for each table. Proves that everything that existed before the
- * walk is visited once. */
+/* A makes tables below tables, one after each slice of C's walk. Proves that everything that existed before the walk is
+ * visited once. */
 TEST(a_walk_while_nested_tables_are_made) {
     static const unsigned slices[] = {1, 8, 2048};
     for (unsigned i = 0; i < 3; i++) {
@@ -244,8 +244,9 @@ static void insert_triple(actor *a, unsigned i) {
 
 
 /* The adjustment removes the entries of a length, in slices of one segment, while B registers nodes under another
- * length, so that segments become tables. Proves that no entry of the dropped length is left. Fails if the removal of
- * entries continues by the numbers of directory words (skiptable/traverse.c, dart_est_visit_segments). */
+ * length, so that segments become tables. Proves that no entry of the dropped length is left. Fails if the next slice
+ * continues at the number of the directory word that the last one has reached, and not at the place inside of a nested
+ * table (skiptable/traverse.c, dart_est_visit_segments). */
 TEST(a_length_is_dropped_from_nested_tables) {
     stage s;
     set_up(&s, "size=16M", TABLES "adjust=1,walk_slice=1");
@@ -427,8 +428,9 @@ TEST(damaged_words_are_found) {
 
 /* ---- Dropping ---- */
 
-/* Returns the bytes in use when no retired object remains. Polls until they are at most `limit`, because later ticks of
- * housekeeping free the memory of a dropped index. Fails if a large number of polls is not enough. */
+/* Waits until the pool has no retired objects, and returns the bytes in use. Polls until they are at most `limit`,
+ * because later ticks of housekeeping free the memory of a dropped index. Fails if a large number of polls is not
+ * enough. */
 static uint64_t wait_for_usage(far_session *s, far_pool *pool, uint64_t limit) {
     far_pool_usage usage;
     unsigned polls = 0;
@@ -443,9 +445,8 @@ static uint64_t wait_for_usage(far_session *s, far_pool *pool, uint64_t limit) {
 
 
 /* An index with nested tables is dropped and created again under the same name, three times. Proves that its memory is
- * freed each time, and the new directory is empty. Fails if a walk that
- * continues in a later slice keeps only the number of the directory word that it reached, and not the place inside of a
- * nested table. */
+ * freed each time, and the new directory is empty. Fails if a walk that continues in a later slice keeps only the
+ * number of the directory word that it has reached, and not the place inside of a nested table. */
 TEST(a_dropped_index_frees_its_tables) {
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     far_pool *pool;

@@ -76,7 +76,7 @@ TEST(size_codes_cover_every_leaf) {
     uint64_t header = dart_leaf_header(4095, 65536);
     assert_int_equal(dart_leaf_klen(header), 4095);
     assert_int_equal(dart_leaf_vlen(header), 65536);
-    /* whatever the frequency counter contains */
+    /* the upper bits, which contain the frequency counter, do not matter */
     assert_int_equal(dart_leaf_used(header | 0xffffull << 48), 8 + 4095 + 65536);
     assert_int_equal(dart_leaf_bytes(DART_SIZE_CODE_LONG, header), 69648);
     assert_int_equal(dart_leaf_bytes(dart_size_code(24), dart_leaf_header(8, 8)), 32);

@@ -23,8 +23,9 @@
 #define LONG1  "a value that does not fit into a word, the first"
 #define LONG2  "a value that does not fit into a word, the second one"
 
-/* Sets of keys. MANY: with one slot per leaf, the next insert makes the node grow. FIVE: with two slots per leaf, the
- * leaves contain na; nb nc; nx ny. So inserting nd splits the second leaf, and inserting nz the third one. */
+/* Sets of keys. MANY: with one slot per leaf, the leaves fill their node, so the next insert replaces the node by a
+ * larger copy. FIVE: with two slots per leaf, the leaves contain na; nb nc; nx ny. So inserting nd splits the second
+ * leaf, and inserting nz the third one. */
 #define MANY "nb nd nf nh nj nl nn np nr nt nv nx"
 #define FIVE "na nb nx ny nc"
 

@@ -48,8 +48,8 @@ TEST(entries_keep_all_their_fields) {
 }
 
 
-/* Key words of one leaf compare in the order of their keys: payload, then length. Zero bytes and ends of keys are
- * covered. */
+/* The order of the key words of one leaf is that of their keys: key words are compared by the bytes of the key, and
+ * then by its length. The test includes zero bytes, and keys that are prefixes of others. */
 TEST(key_words_compare_like_keys) {
     static const uint8_t letters[] = {0, 1, 0x7f, 0xfe, 0xff};
     uint8_t x[10] = {7, 7}, y[10] = {7, 7};
@@ -101,8 +101,8 @@ TEST(blocks_have_room_for_what_is_in_them) {
 }
 
 
-/* The count of writers in a spear word (the control word of a leaf) does not carry into the sum or borrow from it, for
- * every value of the sum. The sum wraps around. */
+/* The spear word (the first word of a leaf) contains the number of writers and a sum of key hashes. Changing the number
+ * of writers does not change the sum, whatever value the sum has; the sum wraps around. */
 TEST(spear_words_add_up) {
     uint64_t spear = 511 | DOLPHIN_LIVE;
     for (unsigned i = 0; i < (1u << 18) - 1; i += 409) {
@@ -111,7 +111,7 @@ TEST(spear_words_add_up) {
                     dolphin_ticket(inside) == i % 1000);
     }
     assert_true(spear + DOLPHIN_ENTER + DOLPHIN_FROZEN + DOLPHIN_EXIT == (spear | DOLPHIN_FROZEN));
-    /* `next` activates the next incarnation, here when the tag wraps around. */
+    /* `next` activates the next incarnation of the leaf's memory, here when its tag wraps around. */
     uint64_t old = (spear | DOLPHIN_FROZEN) + 70 * (DOLPHIN_TICKET + 999 * DOLPHIN_SUM),
              next = dolphin_tag_after(old) | DOLPHIN_LIVE;
     uint64_t born = old + 3 * DOLPHIN_ENTER + (next - (old & ~DOLPHIN_COUNT_MASK));
@@ -217,8 +217,9 @@ static int64_t scan(const void *from, size_t from_len, const void *to, size_t to
 }
 
 
-/* Test T1, race A1. Keys and split positions that end in the byte FF belong to exactly one leaf, and END belongs to the
- * first interval. Fails if a bound of a leaf is exclusive (dolphin_leaf_covers in find.c). */
+/* Test T1, race A1. A key that ends in the byte FF belongs to exactly one leaf, also if a split is at that byte. A key
+ * that ends at the depth of a node (position END) belongs to the first interval of the node. Fails if a bound of a leaf
+ * is exclusive (dolphin_leaf_covers in find.c). */
 TEST(last_bytes_are_bytes_like_others) {
     static const char *const options[] = {"value_size=8,leaf_slots=2", "leaf_slots=3",
                                           "coverage=lastbyte,leaf_slots=4"};
@@ -597,10 +598,10 @@ static int switch_to_uncounted(far_task *t, void *arg) {
 }
 
 
-/* One thread has two sessions, without housekeeping. A submitted insert of the first session replaces a leaf and waits
- * for epochs. A call in the second session needs the same leaf: it waits at the gate of the leaf, and must run the
- * first session meanwhile. Returns whether the call had to wait. If the wait only sleeps (must_drive_sessions in
- * task/session.c), the test hangs. */
+/* One thread has two sessions, and the handle has no housekeeping thread. An insert that was submitted in the first
+ * session replaces a leaf and waits for epochs. A call in the second session needs the same leaf and waits until the
+ * leaf is replaced (at the gate of the leaf). Meanwhile this call must run the tasks of the first session. Returns
+ * whether the call had to wait. Hangs if the call only sleeps (must_drive_sessions in task/session.c). */
 static bool get_waits_at_a_gate(void) {
     far_pool_options pool_options = {.rdwc = -1, .no_thread = 1};
     far_session *second;
@@ -625,7 +626,8 @@ static bool get_waits_at_a_gate(void) {
 }
 
 
-/* A call that waits at a gate drives the other session of its thread, until the replacement there is finished. */
+/* A call that waits because another operation is replacing the leaf runs the tasks of the thread's other session
+ * meanwhile. Otherwise that session could not finish the replacement, because there is no housekeeping thread. */
 TEST(waiter_at_a_gate_drives_other_sessions) {
     bool waited = false;
     for (unsigned attempt = 0; attempt < 100 && !waited; attempt++)

@@ -8,9 +8,9 @@
 
 
 /* Test T15, race A21. B has cached a node and a leaf. A replaces the node by a larger copy. C replaces the leaf below
- * the copy and updates nb. B gets nb: it finds its leaf frozen and READs its old node, which still names that leaf. B
- * must return the new value. Fails if dolphin_install_copy (restructure_node.c) freezes the old node after it has
- * changed the entry above. */
+ * the copy and updates nb. B gets nb: it finds the leaf in its cache frozen, and READs the old node to check this leaf.
+ * The old node still names the leaf. B must return the new value. Fails if dolphin_install_copy (restructure_node.c)
+ * freezes the old node after it has changed the entry above. */
 TEST_OF_BOTH_INSERTS(get_through_grown_parent) {
     open_stage(SLOTS1, NULL);
     put_all(a, MANY);
@@ -25,9 +25,10 @@ TEST_OF_BOTH_INSERTS(get_through_grown_parent) {
 }
 
 
-/* Race A21, observed directly. A's CAS of the parent's entry is held back: the old node must already be frozen. The
- * test covers a node and a parent on the same memory node, and on different ones. Fails if dolphin_install_copy
- * (restructure_node.c) freezes the old node later, or does not wait for the verb that freezes it. */
+/* Race A21, observed in far memory. A replaces a node, and A's CAS of the parent's entry is held back. The old node
+ * must be frozen already. The test covers a node and a parent on the same memory node, and on different ones. Fails if
+ * dolphin_install_copy (restructure_node.c) freezes the old node later, or does not wait for the verb that freezes it.
+ */
 TEST_OF_BOTH_INSERTS(parent_is_frozen_before_the_switch) {
     unsigned apart = 0, together = 0;
     for (char first = 'b'; first <= 'q' && !(apart && together); first++) {
@@ -89,8 +90,8 @@ TEST_OF_BOTH_INSERTS(memory_of_a_node_is_never_a_leaf) {
 }
 
 
-/* Race A23. A's CAS of an entry is held back; the node must still be locked by A. Fails if the node is unlocked by a
- * WRITE (dolphin_batch_unlock in lock.c), which could take effect before the CAS. */
+/* Race A23. A's CAS of an entry of the node is held back. Until it takes effect, the node must stay locked by A. Fails
+ * if the node is unlocked by a WRITE (dolphin_batch_unlock in lock.c), which could take effect before the CAS. */
 TEST_OF_BOTH_INSERTS(unlock_comes_after_the_entries) {
     open_stage(SLOTS2, NULL);
     put_all(a, FIVE);
@@ -128,8 +129,8 @@ TEST_OF_BOTH_INSERTS(reads_through_a_frozen_node) {
 }
 
 
-/* Runs an operation of B whose READ of the node is torn: first the node's free entries are sampled, then A puts more
- * keys, then the other entries are sampled. B's cache is empty. */
+/* Runs an operation of B whose READ of the node is torn: it copies the node's free entries, then A puts more keys, and
+ * then it copies the other entries. B's cache is empty. */
 static void run_with_torn_node(far_op_kind does, const char *key, const char *meanwhile) {
     dolphin_node node = node_at("na", 1);
     uint32_t first_free = 0, units = dolphin_class_bytes(node.class) / 8, late[512], early[512], n = 0, m = 0;
@@ -157,9 +158,9 @@ static void get_with_torn_node(const char *key, const char *meanwhile) {
 }
 
 
-/* Test T16, race A26. B's READ of a node shows the lower entry of a split, but not yet the upper one, so it leads to a
- * leaf that does not own nc. B must find nc. Fails if B does not check the interval of the leaf (dolphin_leaf_covers in
- * find.c). */
+/* Test T16, race A26. A splits a leaf. B's READ of the node shows the new entry of the lower half, but not yet that of
+ * the upper half. So it leads B to a leaf that does not own nc. B must find nc. Fails if B does not check the interval
+ * of the leaf (dolphin_leaf_covers in find.c). */
 TEST_OF_BOTH_INSERTS(torn_node_during_split) {
     open_stage(SLOTS2, "atomic_bytes=8");
     put_all(a, "na nb nc");         /* The node then has two leaves, with the keys na; nb nc. */
@@ -168,9 +169,9 @@ TEST_OF_BOTH_INSERTS(torn_node_during_split) {
 }
 
 
-/* Test T17, race A28. B's READ of a node shows a NULL interval that has become smaller, but not the new entries after
- * it. The NULL entry holds its last position, which does not reach nna, so B must READ the node again. Fails without
- * dolphin_entry_may_cover (layout.h). */
+/* Test T17, race A28. B's READ of a node shows a NULL entry for a smaller interval than before, but not the new entries
+ * that follow it. So the interval seems to contain nna. But the NULL entry also stores the last position of its
+ * interval, which is before nna, so B must READ the node again. Fails without dolphin_entry_may_cover (layout.h). */
 TEST_OF_BOTH_INSERTS(torn_null_during_deepen) {
     open_stage(SLOTS2, "atomic_bytes=8");
     put_all(a, "na nm nna"); /* The leaves then contain na; nm nna. */
@@ -180,8 +181,9 @@ TEST_OF_BOTH_INSERTS(torn_null_during_deepen) {
 }
 
 
-/* Race A28 for a scan. A scan that skips a NULL interval must only skip to the last position that the NULL entry holds,
- * and then READ the node again. Fails without dolphin_entry_may_cover in skip_nulls (scan.c). */
+/* Race A28 for a scan. A torn READ of a node returns old and new entries, so a NULL interval may seem longer than it
+ * is. The NULL entry stores the last position of its interval. A scan must skip no further than that position, and then
+ * READ the node again. Fails without dolphin_entry_may_cover in skip_nulls (scan.c). */
 TEST_OF_BOTH_INSERTS(scan_passes_a_torn_null) {
     open_stage(SLOTS2, "atomic_bytes=8");
     put_all(a, "na nm nna");
@@ -234,8 +236,9 @@ TEST_OF_BOTH_INSERTS(grow_vs_split) {
 }
 
 
-/* Test T20, race A25. A wants to insert a node above an existing node. Meanwhile B splits leaves below that node, and
- * inserts a node above it itself. All keys must be present. The guard is node_still_names in restructure.c. */
+/* Test T20, race A25. A's insert needs a new node above an existing node. Before A locks, B splits leaves below the
+ * existing node, and also inserts a node above it. All keys must be present. The guard is node_still_names in
+ * restructure.c. */
 TEST_OF_BOTH_INSERTS(path_split_vs_leaf_split) {
     open_stage(SLOTS2, NULL);
     put_all(a, "nxaaa nxaab nxaac");
@@ -339,9 +342,9 @@ TEST_OF_BOTH_INSERTS(merge_vs_many_inserts) {
 }
 
 
-/* Race A30. Only one leaf is left below a node. It may replace the node only if its keys can be stored at the depth of
- * the parent; here their suffixes would be too long for key words. All keys must survive. Fails without
- * items_fit_at_depth (restructure_merge.c). */
+/* Race A30. Only one leaf is left below a node. A merge may put the leaf in the place of the node only if the keys can
+ * be stored at the depth of the parent. Here the suffixes of the keys from that depth on are too long for key words.
+ * All keys must survive. Fails without items_fit_at_depth (restructure_merge.c). */
 TEST_OF_BOTH_INSERTS(merged_leaf_stays_below_its_node) {
     char key[] = "nx-a-long-prefix-?";
     open_stage(WORDS ",leaf_slots=4", NULL);
@@ -360,10 +363,11 @@ TEST_OF_BOTH_INSERTS(merged_leaf_stays_below_its_node) {
 }
 
 
-/* Race A26, with coverage=lastbyte. A's key needs a node of its own, which takes two entries of the node above. B adds
- * an entry before A has the lock. Case i = 0: B takes one of the last two free entries; the test fails without the
- * second count of free entries, because A would write beyond the node. Case i = 1: B takes a part of the same NULL
- * interval; the test fails if node_still_names (restructure.c) does not compare the bounds of NULL entries. */
+/* Race A26, with coverage=lastbyte. A's key needs a node of its own, for which A must add two entries to the node
+ * above. B adds an entry before A has the lock. Case i = 0: B takes one of the last two free entries; the test fails if
+ * A does not count the free entries again under the lock, because A would write beyond the end of the node. Case i = 1:
+ * B takes a part of the same NULL interval; the test fails if node_still_names (restructure.c) does not compare the
+ * bounds of NULL entries. */
 TEST_OF_BOTH_INSERTS(fill_vs_fill) {
     for (unsigned i = 0; i < 2; i++) {
         open_stage(WORDS ",coverage=lastbyte", NULL);
@@ -410,10 +414,10 @@ TEST_OF_BOTH_INSERTS(merge_vs_write) {
 }
 
 
-/* B stays inside a leaf that A has frozen, and A's wait for epochs fails because the epoch word is damaged. A must thaw
- * the leaves, in a merge (where the delete still succeeds) and in a replacement (which returns FAR_ERR_CORRUPT). Fails
- * without thaw_leaves (restructure_merge.c) or thaw_and_end (restructure_leaf.c), because no client could write to the
- * leaves any more. */
+/* B stays inside a leaf that A has frozen, so A waits for epochs. This wait fails because the epoch word is damaged. A
+ * must thaw the frozen leaves again, if it was merging leaves (then A's delete still succeeds), and if it was replacing
+ * a full leaf (then A's insert returns FAR_ERR_CORRUPT). Fails without thaw_leaves (restructure_merge.c) or
+ * thaw_and_end (restructure_leaf.c), because no client could write to the leaves any more. */
 TEST_OF_BOTH_INSERTS(leaf_that_cannot_be_drained) {
     for (unsigned merge = 0; merge < 2; merge++) {
         open_stage(WORDS ",leaf_slots=4", NULL);
@@ -440,9 +444,9 @@ TEST_OF_BOTH_INSERTS(leaf_that_cannot_be_drained) {
 }
 
 
-/* A's put finds the leaf full, and builds a key block. B inserts the same key before A has drained the leaf, so A only
- * replaces the value. A must free its key block. Fails without dolphin_free_key in replace_locked (restructure_leaf.c),
- * because the block would be leaked. */
+/* A's put finds the leaf full, and builds a key block. B inserts the same key before A has drained the leaf. A then
+ * finds the key, and only replaces its value. A must free its key block. Fails without dolphin_free_key in
+ * replace_locked (restructure_leaf.c), because the block would be leaked. */
 TEST_WITH(key_that_came_meanwhile_has_its_block, with_housekeeping, NULL) {
     static const char key[] = "n-and-a-rest-of-more-than-7-bytes";
     open_stage("hints=off,leaf_slots=2", NULL);
@@ -457,9 +461,9 @@ TEST_WITH(key_that_came_meanwhile_has_its_block, with_housekeeping, NULL) {
 }
 
 
-/* Below a deeper node the suffixes of the keys are short, so the keys need no key blocks any more. The key blocks of
- * the old keys must be retired, and that of the new key freed. Fails without key_block_is_reused (restructure_leaf.c),
- * because the blocks would be leaked. */
+/* A leaf is deepened: its keys are moved to leaves below a new node of greater depth, where the rest of each key fits
+ * into its key word. So the keys need no key blocks any more. The key blocks of the old keys must be retired, and that
+ * of the new key freed. Fails without key_block_is_reused (restructure_leaf.c), because the blocks would be leaked. */
 TEST_WITH(short_rests_need_no_block, with_housekeeping, NULL) {
     open_stage("leaf_slots=2", NULL);
     put_all(a, "nx-a-long-prefix-1 nx-a-long-prefix-2 nx-a-long-prefix-3");

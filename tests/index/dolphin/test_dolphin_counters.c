@@ -226,7 +226,7 @@ TEST(slots_by_cas_cost_a_round_trip) {
 }
 
 
-/* With sync=exclusive an update takes one more round trip. */
+/* With sync=exclusive, where writers lock the leaf, an update takes one more round trip. */
 TEST(exclusive_locks_cost_a_round_trip) {
     tree tr;
     far_stats before;
@@ -298,8 +298,8 @@ TEST(long_values_and_no_cache) {
 }
 
 
-/* An operation READs only the entry of its key from the root, 8 bytes instead of 2368. All clients with outdated caches
- * READ the root, and it is on one memory node. */
+/* An operation READs only the entry of its key from the root: 8 bytes instead of 2368. This matters because all clients
+ * with outdated caches READ the root, which is on one memory node. */
 TEST(one_entry_of_the_root_is_read) {
     tree tr;
     far_stats before;

@@ -58,8 +58,8 @@ static far_addr make_half_replaced_leaf(const char *sim, bool without) {
 }
 
 
-/* Recovery needs no memory: in a full pool B must repair the half-replaced leaf in place. Fails if recover_leaf
- * (recover.c) copies the leaf instead of narrowing it. */
+/* Recovery needs no memory, so B must be able to repair a half-replaced leaf in a full pool. B does it by narrowing the
+ * leaf in place. Fails if recover_leaf (recover.c) copies the leaf instead of narrowing it. */
 TEST_OF_BOTH_INSERTS(recovery_needs_no_memory) {
     far_addr leaf = make_half_replaced_leaf("size=1M", true);
     fill_the_pool(b);
@@ -82,7 +82,8 @@ TEST_OF_BOTH_INSERTS(recovery_needs_no_memory) {
 
 /* B recovers a half-replaced leaf and fails after it has cleared the value word of a moved slot. The key word must
  * still be there, so that C finds the slot and finishes it. Fails if dolphin_narrow_leaf (restructure_leaf.c) clears
- * the key word first: the value block would stay in a DEAD slot and be freed with it. */
+ * the key word first: a DEAD slot would still name the value block, and the block would be freed with the leaf although
+ * the new leaf uses it. */
 TEST_OF_BOTH_INSERTS(value_word_is_cleared_before_key_word) {
     far_addr leaf = make_half_replaced_leaf_with("hints=off,leaf_slots=2", NULL, true);
     uint64_t nc = dolphin_kword_with_state(dolphin_inline_kword((far_bytes){"nc", 2}, 1), DOLPHIN_SLOT_LIVE);
@@ -116,8 +117,9 @@ static far_bytes find_colliding_key(far_bytes key, char text[32]) {
 }
 
 
-/* A moves the keys nma to nmd into a node of their own. Three entries change: NULL after nm, the node for nm, and NULL
- * before nm in place of the leaf. A fails when `done` of the three have changed. Returns the old leaf. */
+/* A moves the keys nma to nmd into a node of their own. For this, A adds a NULL entry for the interval after nm, then
+ * adds an entry for the new node, and then changes the entry of the old leaf. A fails when `done` of the three have
+ * changed. Returns the old leaf. */
 static far_addr make_half_deepened_leaf(unsigned done) {
     open_stage("leaf_slots=4", NULL);
     put_all(a, "na nb nc nx nk nma" TAIL); /* The leaves then contain na nb; nc nk nx nma. */
@@ -141,7 +143,8 @@ static far_addr make_half_deepened_leaf(unsigned done) {
 }
 
 
-/* Deletes nma and nmb, and reuses the key block of nma for a key that could be in the old leaf too. */
+/* Deletes nma and nmb. Then overwrites the key block of nma, as if it had been reused, with a key that could have been
+ * in the old leaf. */
 static void reuse_key_block(far_addr leaf, char colliding_key[32]) {
     uint8_t *block = (uint8_t *)memory_at(dolphin_kword_block(*memory_at(dolphin_kword_addr(leaf, 0))));
     far_bytes key = {"nma" TAIL, strlen("nma" TAIL)};
@@ -152,7 +155,7 @@ static void reuse_key_block(far_addr leaf, char colliding_key[32]) {
 }
 
 
-/* Counts keys as far_index_usage does, which would also wait for other sessions. */
+/* Counts the keys of the index. far_index_usage would also do that, but it waits for other sessions. */
 static int count_keys(far_task *t, void *usage) {
     return dolphin_usage(t, c->index, usage);
 }
@@ -209,8 +212,9 @@ TEST_OF_BOTH_INSERTS(key_blocks_of_moved_slots_are_not_read) {
 
 
 /* Race A34, with coverage=lastbyte. A links a node in the middle of a NULL interval, and fails before it shortens the
- * NULL entry. Scans and checks must accept this. The next writer must shorten the NULL entry. Fails without
- * narrow_overlapping_nulls (recover.c): the next insert into the interval would add entries that exist already. */
+ * NULL entry, so that two entries overlap. Scans and checks must not report this as damage. The next writer must
+ * shorten the NULL entry. Fails without narrow_overlapping_nulls (recover.c): the next insert into the interval would
+ * add entries that exist already. */
 TEST_OF_BOTH_INSERTS(null_of_a_failed_client) {
     open_stage(WORDS ",coverage=lastbyte", NULL);
     put_all(a, "na1 nc1");
@@ -237,8 +241,8 @@ TEST_OF_BOTH_INSERTS(null_of_a_failed_client) {
 
 
 /* Race A34. `cut` and `moved` are written before the first entry changes. As long as no entry has changed, the old leaf
- * owns all its key blocks. Recovery must set both words to 0. Fails if recover_leaf (recover.c) leaves them, because a
- * READ during the next change could combine old and new words. */
+ * owns all its key blocks. Recovery must set both words to 0. Fails if recover_leaf (recover.c) leaves them as they
+ * are, because a READ that overlaps with the next change could combine an old word with a new one. */
 TEST_OF_BOTH_INSERTS(key_blocks_stay_until_entries_change) {
     for (unsigned done = 0; done < 2; done++) {
         far_addr leaf = make_half_deepened_leaf(done), cut = leaf + DOLPHIN_LEAF_CUT;
@@ -255,9 +259,10 @@ TEST_OF_BOTH_INSERTS(key_blocks_stay_until_entries_change) {
 }
 
 
-/* Race A30. B narrows the old leaf and is about to thaw it. C's READ of this leaf has sampled the old ident word and
- * not yet the spear word. B must wait until C's operation has ended. Fails without wait_for_readers (recover.c): C
- * would accept the leaf for nc. */
+/* Race A30. B narrows the old leaf and is about to thaw it. C's READ of this leaf has copied the old ident word, which
+ * contains the wider interval, and has not copied the spear word yet. B must wait until C's operation has ended. Fails
+ * without wait_for_readers (recover.c): C would find the leaf unfrozen, with an interval that contains nc, and return
+ * the old value of nc. */
 TEST_OF_BOTH_INSERTS(narrowed_leaf_vs_late_read) {
     far_addr leaf = make_half_replaced_leaf("atomic_bytes=8", false);
     static const uint32_t ident = 1;
@@ -279,8 +284,9 @@ TEST_OF_BOTH_INSERTS(narrowed_leaf_vs_late_read) {
 }
 
 
-/* Race A30. B fails after it has narrowed the leaf, before it thaws it. D repairs the leaf and must wait as B did.
- * Fails if recover_leaf (recover.c) waits only when it narrows the leaf itself, and ignores NARROWED. */
+/* Race A30. B fails after it has narrowed the leaf, before it thaws it. D repairs the leaf. Before it thaws the leaf,
+ * it must wait for C's READ as B did, although the leaf is narrowed already. Fails if recover_leaf (recover.c) waits
+ * only when it narrows the leaf itself, and ignores NARROWED. */
 TEST_OF_BOTH_INSERTS(narrowed_leaf_of_two_failed_clients) {
     far_addr leaf = make_half_replaced_leaf("atomic_bytes=8", false);
     static const uint32_t ident = 1;
@@ -326,9 +332,9 @@ static void run_walk(void *arg) {
 }
 
 
-/* A mark phase in the background pauses before each pin, nine times as long as it has worked. It must not pause before
- * the pin that it takes while it holds the lock of a failed client, because writers wait for that lock. Fails if
- * far_pin_after_epochs pauses. */
+/* A mark phase in the background pauses before each pin, nine times as long as it has worked. While it holds a lock
+ * that it has taken over from a failed client, it renews its pin to wait for epochs. It must not pause before that pin,
+ * because writers wait for the lock. Fails if far_pin_after_epochs pauses. */
 TEST_OF_BOTH_INSERTS(traversal_does_not_pause_with_a_lock) {
     far_addr leaf = make_half_replaced_leaf(NULL, true);
     b->ended = false;

@@ -32,9 +32,9 @@ static void reuse_memory_of_leaf(uint64_t old, const char *first) {
 }
 
 
-/* Test T12, race A18. C enters a leaf through an old pointer and stops. The memory of the leaf is reused. C leaves. The
- * number of writers must be 0 again. Fails if batch_activation (restructure.c) overwrites the spear word: the count
- * would be -1. */
+/* Test T12, race A18. C enters a leaf through an old pointer (adds 1 to the number of writers) and stops. The memory of
+ * the leaf is reused for another leaf. C leaves (subtracts 1). The number of writers must be 0 again. Fails if
+ * batch_activation (restructure.c) overwrites the spear word, because the number would be -1. */
 TEST_OF_BOTH_INSERTS(stray_enter_and_exit_over_recycling) {
     uint64_t old = free_leaf_of_na(SLOTS2);
     run_to_point(c, "dolphin:entered", FAR_OP_UPDATE, "na", V2);
@@ -149,9 +149,9 @@ TEST_OF_BOTH_INSERTS(old_pointers_are_not_used) {
 }
 
 
-/* Test T23, races A16 and A22. C fails inside a leaf. A replaces the leaf: it waits until all pins are newer, without a
- * pin of its own. B waits for A and renews its pin. Both must finish. Fails if A or B keeps its pin (drain_by_epochs in
- * restructure_leaf.c, dolphin_back_off in find.c). */
+/* Test T23, races A16 and A22. C fails inside a leaf. A replaces the leaf. Because C never leaves it, A waits until all
+ * pins are newer than the freeze, and holds no pin meanwhile. B waits for A and renews its pin. Both must finish. Fails
+ * if A or B keeps its pin (drain_by_epochs in restructure_leaf.c, dolphin_back_off in find.c). */
 TEST_OF_BOTH_INSERTS(failed_writer_inside) {
     stage_open(&s, "dolphin", insert_by[0] == 'c' ? SLOTS2 ",insert=cas" : SLOTS2, NULL);
     put_all(a, "na nb");
@@ -167,8 +167,9 @@ TEST_OF_BOTH_INSERTS(failed_writer_inside) {
 }
 
 
-/* Race A22. C fails inside a leaf, and A replaces it. D, of the same handle as A, waits at the gate of the leaf. D must
- * wait without a pin. Fails if dolphin_gate_wait (lock.c) keeps the pin, because A would wait for it for ever. */
+/* Race A22. C fails inside a leaf, and A replaces it. D, of the same handle as A, waits for the replacement (at the
+ * gate of the leaf). D must hold no pin meanwhile. Fails if dolphin_gate_wait (lock.c) keeps the pin, because A would
+ * wait for it for ever. */
 TEST_OF_BOTH_INSERTS(waiter_at_a_gate_has_no_pin) {
     stage_open(&s, "dolphin", SLOTS2, NULL);
     put_all(a, "na nb");
@@ -230,8 +231,9 @@ TEST_OF_BOTH_INSERTS(lock_of_a_failed_client) {
 
 
 /* A has READ a frozen leaf and is then delayed for so long that its pin is renewed. Meanwhile the leaf is thawed, the
- * key updated, and its old value block reused. A must not use the leaf that it has READ under the old pin. Fails if
- * dolphin_get (find.c) or dolphin_scan (scan.c) keeps the frozen leaf after the pin was renewed. */
+ * key updated, and its old value block reused. A must not use the image of the leaf that it has READ under the old pin,
+ * because this image names the reused block. Fails if dolphin_get (find.c) or dolphin_scan (scan.c) keeps the image
+ * after the pin was renewed. */
 static void check_frozen_leaf_of_older_pin(far_op_kind does, const char *point) {
     static const char other[] = "another one that is as long as the first of them";
     _Static_assert(sizeof(other) == sizeof(LONG1), "their blocks have one size");
@@ -274,8 +276,8 @@ TEST_OF_BOTH_INSERTS(frozen_leaf_of_an_older_pin) {
 
 
 /* A leaf is frozen and its ident word is damaged. A get and a scan must end with FAR_ERR_CORRUPT. Fails without the
- * limits on retries (dolphin_retry_inconsistent in find.c), or if a kept frozen leaf is used without
- * dolphin_leaf_covers. */
+ * limits on retries (dolphin_retry_inconsistent in find.c), or if the image of a frozen leaf is used without a check
+ * that the leaf covers the key (dolphin_leaf_covers). */
 TEST_OF_BOTH_INSERTS(damaged_frozen_leaf) {
     open_stage(SLOTS2, NULL);
     put_all(a, FIVE);
@@ -373,9 +375,9 @@ TEST_OF_BOTH_INSERTS(late_takeover_changes_nothing) {
 }
 
 
-/* Test T31, race A32. The id of the failed client A is used by a new client with another generation. B finds a lock
- * with A's old generation and must take it over. Fails if the generation is ignored (far_holder_confirm_failed),
- * because B would wait for ever. */
+/* Test T31, race A32. A fails while it holds a lock, and its id is issued again to a new client with another
+ * generation. B finds the lock, which contains A's generation, and must take it over. Fails if the generation is
+ * ignored (far_holder_confirm_failed), because B would wait for ever. */
 TEST_OF_BOTH_INSERTS(lock_of_a_failed_client_with_reused_id) {
     stage_open(&s, "dolphin", SLOTS2, NULL);
     put_all(a, FIVE);

@@ -20,8 +20,8 @@ TEST_WITH(get_between_reserve_and_live, inserts_by_cas, NULL) {
 }
 
 
-/* Test T3, race A5. B READs the leaf, and its value words are sampled. A inserts nc. Then the key words are sampled for
- * B. B must return A's value. Fails without the second READ of a POISON value (reread_value in find.c). */
+/* Test T3, race A5. B's READ of the leaf copies the value words. A inserts nc. Then B's READ copies the key words. B
+ * must return A's value. Fails without the second READ of a POISON value (reread_value in find.c). */
 TEST_OF_BOTH_INSERTS(value_line_before_key_line) {
     open_stage(SLOTS4, "atomic_bytes=8");
     put_all(a, "na nb");
@@ -41,8 +41,8 @@ TEST_OF_BOTH_INSERTS(value_line_before_key_line) {
 
 
 /* Test T4, race A6. A enters the leaf to insert nk, and stops. B deletes na, and inserts nz and nk. A continues with
- * its older view of the leaf. Its insert must find B's key. Fails if a lost slot is passed without comparing keys
- * (pass_occupied_slot in write.c, find_pending_below in write_ticket.c). */
+ * its older image of the leaf. Its insert must find B's key and return EXISTS. Fails if A passes a slot that it has
+ * lost without comparing the keys (pass_occupied_slot in write.c, find_pending_below in write_ticket.c). */
 TEST_OF_BOTH_INSERTS(twin_insert_two_views) {
     open_stage(WORDS ",leaf_slots=8", NULL);
     put_all(a, "na nb");
@@ -59,7 +59,7 @@ TEST_OF_BOTH_INSERTS(twin_insert_two_views) {
 
 
 /* Test T5, race A7. A enters the leaf to update na, and stops. B deletes na and inserts nk. Then A writes its value. nk
- * must keep its value. Fails if a DEAD slot is reused before the leaf is copied. */
+ * must keep its value. Fails if nk gets the DEAD slot of na before the leaf is copied. */
 TEST_OF_BOTH_INSERTS(stale_update_after_delete_insert) {
     open_stage(SLOTS4, NULL);
     put_all(a, "na nb");
@@ -73,7 +73,7 @@ TEST_OF_BOTH_INSERTS(stale_update_after_delete_insert) {
 
 
 /* Test T6, race A8. A enters the leaf to update na, and stops. B deletes na and inserts it again. Then A writes its
- * value. The value of B's insert must remain. Fails if a slot is reused for the same key. */
+ * value. The value of B's insert must remain. Fails if B's insert gets the slot that na had before. */
 TEST_OF_BOTH_INSERTS(same_key_reinsert_late_write) {
     open_stage(SLOTS4, NULL);
     put_all(a, "na nb");
@@ -118,8 +118,8 @@ TEST_OF_BOTH_INSERTS(interleaved_long_updates) {
 
 
 /* Test T9, race A13. B has cached the node of a leaf. A splits the leaf and updates two keys in the new leaves. B's
- * gets start at the old leaf and must return the new values. Fails if a get accepts a frozen leaf without asking its
- * node (dolphin_classify_leaf in find.c). */
+ * gets start at the old leaf and must return the new values. Fails if a get accepts a frozen leaf without checking that
+ * the node still names it (dolphin_classify_leaf in find.c). */
 TEST_OF_BOTH_INSERTS(stale_get_after_split_then_update) {
     open_stage(SLOTS4, NULL);
     put_all(a, "na nb nc nd");
@@ -145,9 +145,9 @@ TEST_OF_BOTH_INSERTS(stale_scan_after_compaction) {
 }
 
 
-/* Test T10, race A15. A enters the leaf to update na, and stops. B freezes the leaf to split it, and polls. A writes,
- * and B copies. A's value must survive. Fails if B does not wait for the number of writers (dolphin_freeze_and_drain in
- * restructure_leaf.c). */
+/* Test T10, race A15. A enters the leaf to update na, and stops. B freezes the leaf to split it, and polls the number
+ * of writers. A writes and leaves. Then B copies the leaf. A's value must survive. Fails if B does not wait until the
+ * number of writers is 0 (dolphin_freeze_and_drain in restructure_leaf.c). */
 TEST_OF_BOTH_INSERTS(update_across_freeze) {
     open_stage(SLOTS4, NULL);
     put_all(a, "na nb nc nd");
@@ -181,9 +181,10 @@ TEST_OF_BOTH_INSERTS(update_between_the_reads_of_a_freeze) {
 }
 
 
-/* Race A15. A's READs of the leaf take effect before its FAA that freezes the leaf. B updates nb in between. No writer
- * is inside then, but the content that A has READ is not final. B's value must survive. Fails if the FROZEN bit of the
- * READ spear word is not checked (leaf_is_drained in restructure_leaf.c). */
+/* Race A15. A's READs of the leaf take effect before its FAA that freezes the leaf. B updates nb in between. A's READ
+ * of the spear word shows no writer, but the content that A has READ is not final, because the leaf was not frozen yet.
+ * B's value must survive. Fails if the FROZEN bit of the READ spear word is not checked (leaf_is_drained in
+ * restructure_leaf.c). */
 TEST_OF_BOTH_INSERTS(leaf_read_before_the_freeze) {
     open_stage(SLOTS2, NULL);
     put_all(a, FIVE);
@@ -201,8 +202,9 @@ TEST_OF_BOTH_INSERTS(leaf_read_before_the_freeze) {
 }
 
 
-/* Race A15. A stays inside the leaf for so long that B waits for epochs, and no longer for the number of writers to
- * become 0. A's value must survive. Fails if B does not wait for epochs (drain_by_epochs in restructure_leaf.c). */
+/* Race A15. B wants to replace the leaf. A stays inside the leaf for so long that B stops polling the number of writers
+ * and waits for epochs instead. A's value must survive. Fails if B does not wait for epochs (drain_by_epochs in
+ * restructure_leaf.c). */
 TEST_OF_BOTH_INSERTS(update_across_a_long_freeze) {
     stage_open(&s, "dolphin", SLOTS4, NULL);
     put_all(a, "na nb nc nd");
@@ -219,10 +221,10 @@ TEST_OF_BOTH_INSERTS(update_across_a_long_freeze) {
 }
 
 
-/* Race A16. B replaces a leaf and waits for epochs. It holds the lock of the node without a pin. B's thread is stopped
- * for a very long time, but the housekeeping of its handle runs. C wants to update a key of the leaf. C must wait, and
- * not report damage. Fails if the progress detector is not reset when the owner of a lock is found alive
- * (far_client_confirm_failed). */
+/* Race A16. B replaces a leaf and waits for epochs. During this wait B holds the lock of the node, but no pin. B's
+ * thread is then stopped for a very long time, while the housekeeping of its handle runs, so B is still alive. C wants
+ * to update a key of the leaf. C must wait, and not report damage. Fails if the progress detector is not reset when the
+ * owner of a lock is found alive (far_client_confirm_failed). */
 TEST_OF_BOTH_INSERTS(a_holder_without_a_pin_is_waited_for) {
     stage_open(&s, "dolphin", SLOTS4, NULL);
     put_all(a, "na nb nc nd");
@@ -280,9 +282,9 @@ TEST_OF_BOTH_INSERTS(gets_and_scans_pass_a_frozen_leaf) {
 }
 
 
-/* Test T26, race A6. A reserves a slot for nk and stops. B inserts nk; after a wait it marks A's slot as DEAD and
- * succeeds. A must find that its slot was lost, and then that nk exists. Fails if A ignores its failed CAS
- * (insert_by_cas in write.c). */
+/* Test T26, race A6. A reserves a slot for nk and stops. B inserts nk. B waits for A's slot for some time, then marks
+ * it as DEAD, and succeeds. A must find that its slot was lost, and then that nk exists. Fails if A ignores its failed
+ * CAS (insert_by_cas in write.c). */
 TEST_WITH(reserved_kill_vs_publish, inserts_by_cas, NULL) {
     static const char *const options[] = {WORDS ",insert=cas", "insert=cas"};
     for (unsigned i = 0; i < 2; i++) {
@@ -299,8 +301,9 @@ TEST_WITH(reserved_kill_vs_publish, inserts_by_cas, NULL) {
 }
 
 
-/* Test T26, race A6. A reserves a slot for nk and stops. B wants to mark the slot as DEAD. A publishes first. B's
- * insert must find the key. Fails if B ignores the new state of the slot (kill_reservation in write.c). */
+/* Test T26, race A6. A reserves a slot for nk and stops. B is about to mark this slot as DEAD, because it has waited
+ * long enough. Before that, A makes its key LIVE. B's insert must find the key. Fails if B ignores the new state of the
+ * slot (kill_reservation in write.c). */
 TEST_WITH(reserved_publish_before_kill, inserts_by_cas, NULL) {
     open_stage(WORDS ",insert=cas", NULL);
     put_all(a, "na");
@@ -353,9 +356,9 @@ TEST_OF_BOTH_INSERTS(long_update_vs_delete) {
 }
 
 
-/* Test T28, race A12. B enters the leaf to update nc, and the value words are sampled. A inserts nc. Then the key words
- * are sampled for B. B's update must take effect. Fails if B's CAS expects the sampled 0 (read_current_value_word in
- * write.c). */
+/* Test T28, race A12. B enters the leaf to update nc, and its READ copies the value words. A inserts nc. Then B's READ
+ * copies the key words, so B sees a LIVE key with the value word 0. B's update must take effect. Fails if B's CAS
+ * expects this 0 (read_current_value_word in write.c). */
 TEST_OF_BOTH_INSERTS(long_update_on_early_zero) {
     open_stage("leaf_slots=4", "atomic_bytes=8");
     stage_write(a, "na", LONG1);
@@ -373,9 +376,9 @@ TEST_OF_BOTH_INSERTS(long_update_on_early_zero) {
 }
 
 
-/* Test T28, race A12. B puts nc, and the value words are sampled. A inserts nc. Then the key words are sampled for B,
- * so B sees a LIVE key with the value word 0. A deletes nc before B READs the value word again. B's put must insert the
- * key. Fails if the put returns "not found" (write_in_leaf in write.c). */
+/* Test T28, race A12. B enters the leaf to put nc, and its READ copies the value words. A inserts nc. Then B's READ
+ * copies the key words, so B sees a LIVE key with the value word 0. A deletes nc before B READs the value word again.
+ * B's put must insert the key. Fails if the put returns "not found" (write_in_leaf in write.c). */
 TEST_OF_BOTH_INSERTS(long_put_on_early_zero) {
     open_stage("leaf_slots=4", "atomic_bytes=8");
     stage_write(a, "na", LONG1);
@@ -438,9 +441,9 @@ TEST_OF_BOTH_INSERTS(gets_together_after_split_then_update) {
 }
 
 
-/* Race A15. The verb that leaves the leaf takes effect after the verb that changes the slot. B's change is held back,
- * so B must still be counted as a writer. Fails if the order of the two verbs is reversed (dolphin_batch_leave in
- * write.c), because the leaf could be copied in between. */
+/* Race A15. The verb by which a writer leaves the leaf takes effect after the verb that changes the slot. B's change of
+ * the slot is held back, so B must still be counted as a writer. Fails if the order of the two verbs is reversed
+ * (dolphin_batch_leave in write.c), because the leaf could be copied in between. */
 TEST_OF_BOTH_INSERTS(writer_leaves_last) {
     static const struct {
         const char *options, *key, *value;
@@ -462,7 +465,7 @@ TEST_OF_BOTH_INSERTS(writer_leaves_last) {
         far_addr leaf = dolphin_entry_addr(leaf_entry("na", 0));
         far_addr at =
             cases[i].of_value ? dolphin_vword_addr(leaf, 4, cases[i].slot) : dolphin_kword_addr(leaf, cases[i].slot);
-        /* with insert=cas, the first CAS of the key word reserves the slot and the second one publishes it */
+        /* with insert=cas, the first CAS of the key word reserves the slot and the second one makes it LIVE */
         bool twice = insert_by[0] == 'c' && cases[i].does == FAR_OP_INSERT;
         stage_start(b, cases[i].does, cases[i].key, cases[i].value);
         far_sim_hold *hold =

@@ -5,8 +5,8 @@
 
 
 /* A slot hint is verified before it is used. B has hints for four keys. A deletes a key, then replaces the leaf twice,
- * so that slots move, and updates a key. B's gets and updates must see all of this. Fails without any one of the checks
- * in get_by_hint (find.c) or update_by_hint (write.c). */
+ * so that slots move, and updates a key. B's gets and updates must return and change the current values. Fails without
+ * any one of the checks in get_by_hint (find.c) or update_by_hint (write.c). */
 TEST_OF_BOTH_INSERTS(hints_are_verified) {
     open_stage("value_size=8,leaf_slots=4", NULL);
     put_all(a, "na nb nc nd");

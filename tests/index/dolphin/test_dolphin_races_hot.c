@@ -10,7 +10,7 @@
 
 #define SLOTS4     "leaf_slots=4,hot_updates=on"
 #define CANDIDATES 600000u
-#define FEW_HINTS  (16u << 10) /* a cache of this size has room for 16 slot hints */
+#define FEW_HINTS  (16u << 10) /* a cache of this size has 16 places for slot hints */
 #define PLACE_BITS 4u
 
 
@@ -65,8 +65,9 @@ TEST_WITH(hot_update_is_one_round_trip, inserts_by_ticket, NULL) {
 }
 
 
-/* B has frozen the leaf but not its value words. A's hot update takes effect, and B's copy must contain it. Fails if
- * dolphin_freeze_values (write_hot.c) copies the words that were READ before instead of those that its FAAs return. */
+/* B replaces the leaf. It has frozen the leaf but not its value words, so A's hot update still takes effect, and B's
+ * copy must contain it. Fails if dolphin_freeze_values (write_hot.c) copies the words that were READ before instead of
+ * those that its FAAs return. */
 TEST_WITH(hot_update_before_the_words_freeze, inserts_by_ticket, NULL) {
     open_stage_with_value(LONG1);
     run_to_point(b, "dolphin:frozen", FAR_OP_INSERT, "ne", LONG1);
@@ -77,8 +78,8 @@ TEST_WITH(hot_update_before_the_words_freeze, inserts_by_ticket, NULL) {
 }
 
 
-/* B has frozen the value words. A's hot update must fail and wait for the copy. Fails if the value words are not
- * frozen, because the update would be lost. */
+/* B replaces the leaf and has frozen its value words. The CAS of A's hot update must fail, and A must wait for the
+ * copy. Fails if the value words are not frozen, because the update would be lost. */
 TEST_WITH(hot_update_after_the_words_froze, inserts_by_ticket, NULL) {
     open_stage_with_value(LONG1);
     run_to_point(b, "dolphin:values_frozen", FAR_OP_INSERT, "ne", LONG1);
@@ -91,9 +92,10 @@ TEST_WITH(hot_update_after_the_words_froze, inserts_by_ticket, NULL) {
 }
 
 
-/* B finds na and stops before its delete. A's hot update changes the value word, so B's CAS of the value word fails and
- * the DEAD slot keeps a value word. A's next update must return "not found", and the block must be freed once. Fails
- * without the check of the key word (dolphin_update_hot in write_hot.c). */
+/* B finds na and stops before its delete. A's hot update changes the value word. So B's delete makes the slot DEAD, but
+ * its CAS that clears the value word fails, and the DEAD slot keeps the value word. A's next update must return "not
+ * found", and the block must be freed once. Fails without the check of the key word (dolphin_update_hot in
+ * write_hot.c). */
 TEST_WITH(hot_update_of_a_dead_slot, inserts_by_ticket, NULL) {
     open_stage_with_value(LONG1);
     run_to_point(b, "dolphin:remove", FAR_OP_DELETE, "na", NULL);
@@ -128,8 +130,8 @@ TEST_WITH(delete_between_the_key_check_and_the_update, inserts_by_ticket, NULL) 
 
 
 /* While A's CAS of the key word is held back, its CAS of the value word must not take effect. Fails if
- * cas_key_and_value (write_hot.c) posts them in the other order: an update that other clients have seen could return
- * "not found". */
+ * cas_key_and_value (write_hot.c) posts the two in the other order: after the CAS of the value word, other clients
+ * could read A's value, and a delete before the CAS of the key word would then make A's update return "not found". */
 TEST_WITH(key_check_comes_before_the_update, inserts_by_ticket, NULL) {
     open_stage_with_value(LONG1);
     far_addr kword = dolphin_kword_addr(leaf_of_na(), 0), value = dolphin_vword_addr(leaf_of_na(), 4, 0);
@@ -157,9 +159,10 @@ TEST_WITH(hot_update_by_an_old_word, inserts_by_ticket, NULL) {
 }
 
 
-/* A's second CAS fails too, for one of three reasons. C has updated the key, or C has deleted it: A returns success,
- * because its update counts as one just before that change. Or B has frozen the word: the update must still be done, in
- * the new leaf. Fails if these cases are not distinguished at the end of dolphin_update_hot (write_hot.c). */
+/* The first CAS of A's hot update has failed because its hint was old. The second CAS fails too, for one of three
+ * reasons. If C has updated or deleted the key meanwhile, A returns success, because its update counts as executed just
+ * before C's change. If B has frozen the word to replace the leaf, the update must be made in the new leaf. Fails if
+ * these cases are not distinguished at the end of dolphin_update_hot (write_hot.c). */
 TEST_WITH(second_try_of_a_hot_update_fails, inserts_by_ticket, NULL) {
     for (unsigned i = 0; i < 3; i++) {
         open_stage_with_value(LONG1);
@@ -198,7 +201,8 @@ static void advance_epoch(void) {
 
 
 /* A hint may be used for one epoch after its value word was seen. After two epochs the update must use the usual
- * protocol, with two round trips. Fails if dolphin_slot_hint_get_value (cache_hints.c) allows one epoch more. */
+ * protocol, with two round trips. Fails if dolphin_slot_hint_get_value (cache_hints.c) returns the value word for one
+ * epoch more. */
 TEST_WITH(old_value_words_are_not_used, inserts_by_ticket, NULL) {
     for (unsigned epochs = 1; epochs <= 2; epochs++) {
         open_stage_with_value(LONG1);
@@ -263,9 +267,10 @@ TEST_WITH(words_thaw_between_read_and_count, inserts_by_ticket, NULL) {
 }
 
 
-/* C's first CAS of nc fails. Before its second CAS, A moves nc to a new leaf and fails half-way, and B narrows the old
- * leaf, which clears the slot. C must repeat the update in the new leaf. Fails if a value word of 0 counts as a delete
- * without the comparison of the key word (dolphin_update_hot in write_hot.c). */
+/* The first CAS of C's hot update of nc fails. Before C's second CAS, A splits the leaf: it moves nc to a new leaf and
+ * fails before it replaces the entry of the old leaf. B repairs the old leaf by narrowing it, which clears the slot of
+ * nc. C must repeat the update in the new leaf. Fails if a value word of 0 counts as a delete without the comparison of
+ * the key word (dolphin_update_hot in write_hot.c). */
 TEST_WITH(the_second_try_meets_a_narrowed_slot, with_housekeeping, NULL) {
     open_stage("leaf_slots=2,hot_updates=on", NULL);
     put_all(a, FIVE);
@@ -348,8 +353,8 @@ TEST_WITH(hints_of_keys_with_one_hash, inserts_by_ticket, NULL) {
         assert_true(stage_reads(&d, one, LONG1));
     assert_int_equal(stage_do(&d, FAR_OP_UPDATE, other, LONG2), 0);
     assert_true(stage_reads(b, one, LONG1) && stage_reads(b, other, LONG2));
-    /* The slot in the hint belongs to `one`. Its update counted as one just before another update, so its value word is
-     * unknown, while the value word of `other` is known. */
+    /* The slot in D's hint belongs to `one`. D's update of `one` counts as executed just before an update of B, so D
+     * does not know the current value word of `one`. The hint still contains the value word of `other`. */
     stage_write(a, other, "short");
     assert_true(stage_reads(&d, other, "short"));
     run_to_point(&d, "dolphin:update", FAR_OP_UPDATE, one, LONG2);

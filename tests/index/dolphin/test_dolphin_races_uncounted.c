@@ -15,8 +15,8 @@ static void finish_while_epochs_advance(stage_actor *by) {
 }
 
 
-/* Makes a leaf with the keys na to nd and switches it to uncounted mode: B updates na while A is inside the leaf.
- * Afterwards B's slot hint records the mode. Returns the address of the leaf. */
+/* Makes a leaf with the keys na to nd and switches it to uncounted mode, by an update of B while A is inside the leaf.
+ * Afterwards B's slot hint records that the leaf is in this mode. Returns the address of the leaf. */
 static far_addr make_uncounted_leaf(const char *sim) {
     open_stage("value_size=8,leaf_slots=4,calm_after=1", sim);
     put_all(a, "na nb nc nd");
@@ -60,9 +60,9 @@ TEST_WITH(updates_in_uncounted_mode_are_not_counted, with_housekeeping, NULL) {
 }
 
 
-/* B READs the spear word (UNCOUNTED, not frozen) and stops before its WRITE. A freezes the leaf and wants to copy it. A
- * must wait until B's pin is gone, although the number of writers is 0. Fails if the leaf is drained by its count
- * (leaf_is_drained in restructure_leaf.c). */
+/* B updates a key of a leaf in uncounted mode: it READs the spear word (UNCOUNTED, not frozen) and stops before its
+ * WRITE. A freezes the leaf and wants to copy it. A must wait until B's pin is gone, although the number of writers is
+ * 0. Fails if A only waits until the number of writers is 0 (leaf_is_drained in restructure_leaf.c). */
 TEST_WITH(update_in_uncounted_mode_across_a_freeze, with_housekeeping, NULL) {
     far_addr leaf = make_uncounted_leaf(NULL);
     run_to_point(b, "dolphin:entered", FAR_OP_UPDATE, "na", V2);
@@ -99,8 +99,8 @@ TEST_WITH(late_update_in_uncounted_mode, with_housekeeping, NULL) {
 
 
 /* B and C are inside a leaf, A freezes it. B's update has met another writer and wants to switch the leaf to uncounted
- * mode. The bit must not be set, because A has already decided to drain the leaf by its count. Fails if
- * batch_switch_to_uncounted (write.c) does not check FROZEN. */
+ * mode. The bit UNCOUNTED must not be set any more, because A already waits only until the number of writers is 0, and
+ * would not wait for uncounted writers. Fails if batch_switch_to_uncounted (write.c) does not check FROZEN. */
 TEST_WITH(frozen_leaf_does_not_enter_uncounted_mode, with_housekeeping, NULL) {
     for (unsigned masked = 0; masked < 2; masked++) {
         open_stage("value_size=8,leaf_slots=4,calm_after=1", masked ? "masked_cas=on" : "masked_cas=off");

@@ -49,9 +49,9 @@ TEST_OF_BOTH_INSERTS(switch_waits_for_another_memory_node) {
 }
 
 
-/* A delete removes a node without a copy. The CAS that freezes the node is held back; the entry of the root, on another
- * memory node, must not change meanwhile. Fails if dolphin_install_copy (restructure_node.c) waits only when there is a
- * copy: after a failure of A, recovery would let writers into a node that no entry names. */
+/* A delete removes a node without a copy. The CAS that freezes the node is held back. The entry of the root is on
+ * another memory node and must not change meanwhile. Fails if dolphin_install_copy (restructure_node.c) waits only when
+ * there is a copy: after a failure of A, recovery would let writers into a node that no entry names. */
 TEST_OF_BOTH_INSERTS(removed_node_is_frozen_before_its_entry) {
     char key[3] = "ba";
     dolphin_node root, old;
@@ -246,9 +246,9 @@ TEST_OF_BOTH_INSERTS(key_block_alone_on_another_memory_node) {
 }
 
 
-/* A deepens a leaf of the root. The new node is on the memory node of the root, the new leaves are not. Their WRITEs
- * are held back; the entry must not change meanwhile. Fails without the wait in dolphin_publish_change (restructure.c).
- */
+/* A deepens a leaf of the root, that is, puts a new node with new leaves in its place. The new node is on the memory
+ * node of the root, the new leaves are not. Their WRITEs are held back; the entry must not change meanwhile. Fails
+ * without the wait in dolphin_publish_change (restructure.c). */
 TEST_OF_BOTH_INSERTS(leaves_elsewhere_than_their_node) {
     bool found = false;
     for (char first = 'b'; first <= 'q' && !found; first++) {

@@ -18,8 +18,9 @@ static uint64_t round_trips_of_insert(stage_actor *by, const char *key) {
 
 
 /* Race A6. A draws a ticket for a key and stops. B inserts the same key with the next ticket. B must mark A's slot as
- * DEAD before it publishes, so only B's insert succeeds. The cases differ in the kind of key and in how A has drawn its
- * ticket. Fails without wait_for_lower_slots (write_ticket.c), because A would insert the key too. */
+ * DEAD before it makes its own key LIVE, so that only B's insert succeeds. The cases differ in the kind of key and in
+ * how A has drawn its ticket. Fails without wait_for_lower_slots (write_ticket.c), because A would insert the key too.
+ */
 TEST_WITH(ticket_below_is_killed, inserts_by_ticket, NULL) {
     static const struct {
         const char *options, *key;
@@ -47,8 +48,9 @@ TEST_WITH(ticket_below_is_killed, inserts_by_ticket, NULL) {
 }
 
 
-/* A draws a ticket for nx and stops. B inserts other keys. The sum shows that A's slot is not for B's key, so B needs
- * only two round trips. Fails without pending_slot_may_be_same_key (write_ticket.c). */
+/* A draws a ticket for nx and stops. B inserts other keys. The sum of key hashes in the spear word shows that A's slot
+ * is not for B's keys, so each of B's inserts needs only two round trips. Fails without pending_slot_may_be_same_key
+ * (write_ticket.c). */
 TEST_WITH(ticket_of_another_key_is_passed, inserts_by_ticket, NULL) {
     static const char *const options[] = {TICKETS, "insert=ticket"};
     for (unsigned i = 0; i < 2; i++) {
@@ -65,9 +67,9 @@ TEST_WITH(ticket_of_another_key_is_passed, inserts_by_ticket, NULL) {
 }
 
 
-/* A and D draw tickets for nk and nx, and stop. B inserts nk. With two pending slots the sum cannot identify a key, so
- * B must wait and mark both as DEAD. Fails if the sum is used with more than one pending slot
- * (dolphin_insert_by_ticket). */
+/* A and D draw tickets for nk and nx, and stop. B inserts nk. The sum of key hashes shows only the sum for both pending
+ * slots, and not whether one of them is for nk. So B must wait for both, and then mark both as DEAD. Fails if the sum
+ * is used although more than one slot is pending (dolphin_insert_by_ticket). */
 TEST_WITH(two_pending_tickets_below_are_checked, inserts_by_ticket, NULL) {
     open_stage(TICKETS, NULL);
     put_all(a, "na nb");
@@ -113,9 +115,9 @@ TEST_WITH(ticket_is_killed_before_it_is_reserved, inserts_by_ticket, NULL) {
 }
 
 
-/* A draws a ticket for nk and stops. B's insert of an existing key leaves a hole. B inserts nk. The hash of the hole's
- * key is in the sum but unknown, so B must not use the sum. Fails without the check for holes
- * (pending_slot_may_be_same_key). */
+/* A draws a ticket for nk and stops. B's insert of the existing key na draws a ticket too and does not use its slot,
+ * which becomes a hole. B inserts nk. The hash of na was added to the sum of key hashes for the hole, but B cannot see
+ * this. So B must not use the sum. Fails without the check for holes (pending_slot_may_be_same_key). */
 TEST_WITH(sum_with_a_hole_is_not_used, inserts_by_ticket, NULL) {
     open_stage(TICKETS, NULL);
     put_all(a, "na nb");
@@ -130,9 +132,10 @@ TEST_WITH(sum_with_a_hole_is_not_used, inserts_by_ticket, NULL) {
 }
 
 
-/* A copied leaf begins with the sum of its keys, without the sum of the previous incarnation of its memory. After one
- * to three copies, two inserts of the same key must meet, and inserts of different keys must both succeed. Fails if
- * dolphin_fill_leaf (leaf_build.c) or batch_activation (restructure.c) sets the sum wrongly. */
+/* The spear word of a copied leaf begins with the sum of the hashes of its keys, without the sum of the previous
+ * incarnation of its memory. After one to three copies, two concurrent inserts must detect whether they have the same
+ * key: then only one succeeds, otherwise both. Fails if dolphin_fill_leaf (leaf_build.c) or batch_activation
+ * (restructure.c) sets the sum wrongly. */
 TEST_WITH(sum_of_a_copied_leaf, inserts_by_ticket, NULL) {
     for (unsigned lives = 1; lives <= 3; lives++) {
         open_stage(TICKETS ",leaf_slots=16", NULL);
@@ -162,7 +165,7 @@ TEST_WITH(sum_of_a_copied_leaf, inserts_by_ticket, NULL) {
 }
 
 
-/* Returns true when the spear word has this value again. A client that enters and leaves changes it for a moment. */
+/* Returns true when the spear word has this value again. While a client is inside the leaf, the word is different. */
 static bool word_returns_to(const uint64_t *spear, uint64_t word) {
     for (unsigned i = 0; i < 100 && *spear != word; i++)
         far_sim_run_for(s.world, 500);
@@ -170,9 +173,9 @@ static bool word_returns_to(const uint64_t *spear, uint64_t word) {
 }
 
 
-/* Inserts into a full leaf return their tickets, so that the ticket field does not overflow while the leaf cannot be
- * replaced. Only the first ticket beyond the last slot stays out, because it shows that its client replaces the leaf.
- * Fails without the returning FAA in dolphin_batch_leave (write.c). */
+/* Inserts into a full leaf return their tickets by subtracting 1 from the ticket field, so that the field does not
+ * overflow while the leaf cannot be replaced. Only the first ticket beyond the last slot is not returned, because it
+ * shows that its client is replacing the leaf. Fails without the returning FAA in dolphin_batch_leave (write.c). */
 TEST_WITH(tickets_beyond_the_slots_are_returned, inserts_by_ticket, NULL) {
     open_stage(TICKETS ",leaf_slots=2", NULL);
     put_all(a, "na nb");
@@ -220,9 +223,9 @@ TEST_WITH(full_leaf_gets_the_key_meanwhile, inserts_by_ticket, NULL) {
 }
 
 
-/* B has reserved its slot for nk. C inserts nk with a higher slot and must wait for B. Two pending slots of A and D,
- * for other keys, are passed. Fails if find_pending_below (write_ticket.c) does not compare the keys of RESERVED slots.
- */
+/* B has reserved its slot for nk. C inserts nk with a higher ticket and must wait for B's slot. Two lower slots are
+ * pending for other keys of A and D. Fails if find_pending_below (write_ticket.c) does not compare the keys of RESERVED
+ * slots. */
 TEST_WITH(ticket_meets_reserved, inserts_by_ticket, NULL) {
     open_stage(TICKETS, NULL);
     put_all(a, "na nb");
@@ -246,8 +249,8 @@ TEST_WITH(ticket_meets_reserved, inserts_by_ticket, NULL) {
 }
 
 
-/* B has reserved its slot for nk. C inserts nk with a higher slot, and there are no pending slots in between. C must
- * still find B's RESERVED slot, and mark it as DEAD. Fails if the sum is used although the lower slot is RESERVED. */
+/* B has reserved its slot for nk. C inserts nk with a higher ticket, and no other slot is pending. C must still find
+ * B's RESERVED slot, and mark it as DEAD. Fails if the sum is used although the lower slot is RESERVED. */
 TEST_WITH(ticket_meets_reserved_alone, inserts_by_ticket, NULL) {
     open_stage(TICKETS, NULL);
     put_all(a, "na nb");
@@ -267,8 +270,9 @@ TEST_WITH(ticket_meets_reserved_alone, inserts_by_ticket, NULL) {
 }
 
 
-/* Holes are slots of inserts that found their keys, or of clients that failed. An insert must not wait for a hole that
- * is already marked as DEAD. Fails if dolphin_batch_leave (write.c) does not mark unused tickets. */
+/* Holes are slots that their inserts do not use, because these found their keys or their clients failed. An insert must
+ * not wait for a hole that is already marked as DEAD. Fails if dolphin_batch_leave (write.c) does not mark unused
+ * tickets. */
 TEST_WITH(holes_are_passed, inserts_by_ticket, NULL) {
     open_stage(TICKETS, NULL);
     put_all(a, "na nb");
@@ -285,9 +289,10 @@ TEST_WITH(holes_are_passed, inserts_by_ticket, NULL) {
 }
 
 
-/* D writes the value of a ticket and fails before the CAS of the key word. The collection must regard the value block
- * as owned by the leaf. Later the slot is marked as DEAD, and copying the leaf frees the block. Fails if the mark phase
- * ignores EMPTY slots (report_leaf in check.c), because the block would be reused and then freed while in use. */
+/* D draws a ticket, writes the value word of its slot, and fails before the CAS of the key word, so the slot stays
+ * EMPTY. The collection must report the value block as an object of the leaf. Later the slot is marked as DEAD, and
+ * copying the leaf frees the block. Fails if the mark phase ignores EMPTY slots (report_leaf in check.c), because the
+ * block would be reused and then freed while in use. */
 TEST_WITH(value_of_a_failed_clients_ticket, inserts_by_ticket, NULL) {
     stage_open(&s, "dolphin", "insert=ticket,leaf_slots=4,hints=off", NULL);
     stage_write(b, "na", LONG1);

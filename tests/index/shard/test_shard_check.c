@@ -37,8 +37,9 @@ static far_addr segment_word(const stage *s, unsigned segment) {
 }
 
 
-/* Proves that damage of each of these words is reported with its reason. Fails without check_segment_exists,
- * shard_check_unchanged or the check for missing extents (traversal.c): then nothing is reported, or another reason. */
+/* Proves that damage of each of these words is reported with its reason. Fails without check_segment_exists, without
+ * shard_check_unchanged, or without the check for missing extents (traversal.c), because the check then reports nothing
+ * or another reason. */
 static void words_that_lead_to_segments_are_checked_on(const variant *variant) {
     stage s;
     open_stage_with(&s, variant, 1, PIECES, true);

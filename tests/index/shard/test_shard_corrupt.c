@@ -83,8 +83,9 @@ static void corrupt_number_of_a_directory_on(const variant *variant) {
 }
 TEST_ALL_VARIANTS(corrupt_number_of_a_directory);
 
-/* Race S11 (docs/races/shard.md). Proves that a shrink retires only extents that it has read as empty, and none twice.
- * Fails without shard_check_unchanged or check_no_overlap: then the partition shrinks. */
+/* Race S11 (docs/races/shard.md). Proves that a shrink retires only extents that it has read as empty, and retires no
+ * extent twice. Fails without shard_check_unchanged or check_no_overlap, because the partition then shrinks although an
+ * address is corrupt. */
 static void addresses_other_than_those_proved_empty_on(const variant *variant) {
     for (unsigned i = 0; i < 3; i++) {
         stage s;
@@ -175,7 +176,8 @@ static int keep_problem(void *ctx, const char *what) {
 }
 
 
-/* Returns an absent key that is searched in the chain, because the filter of its bucket has its bit. */
+/* Returns an absent key for which the chain is searched, because the filter of its bucket has the bit of this key set.
+ */
 static key absent_in_chain(stage *s) {
     uint64_t value, n = 1000;
     int err;
@@ -223,9 +225,9 @@ static void chains_with_a_cycle_on(const variant *variant) {
 TEST_ALL_VARIANTS(chains_with_a_cycle);
 
 
-/* Race S12 (docs/races/shard.md). Proves that a drain retires no node of a chain with a cycle. In a cycle of one node
- * it would retire this node repeatedly, in a longer one each node twice. `nodes` is the number of the node with the
- * corrupt link, which names the first node. Fails without check_chain_ends (restructure_drain.c). */
+/* Race S12 (docs/races/shard.md). Proves that a drain retires no node of a chain with a cycle. Without the guard it
+ * would retire a node more than once. `nodes` is the number of the node with the corrupt link, which names the first
+ * node. Fails without check_chain_ends (restructure_drain.c). */
 static void drain_of_a_cyclic_chain_of(const variant *variant, unsigned nodes) {
     stage s;
     open_full(&s, variant);

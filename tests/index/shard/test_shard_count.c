@@ -142,9 +142,9 @@ TEST_ALL_VARIANTS(overload_ends_without_inserts);
 
 
 /* Proves that a drain in a pool that becomes full waits for memory without delaying other operations, without a hang at
- * close, and without wrong results, and that the drain ends when deletes have freed memory. Two guards exist: the
- * tables of a version are made in advance, and housekeeping does not try again at once. The test fails only if both
- * guards are removed. */
+ * close, and without wrong results, and that the drain ends when deletes have freed memory. There are two guards, each
+ * of which is sufficient: the tables of a version are made in advance, and housekeeping does not try again at once. So
+ * the test fails only if both are removed. */
 TEST(drain_in_a_full_pool) {
     far_torture torture;
     far_torture_result result = {0};

@@ -24,8 +24,8 @@ typedef struct cost {
 } cost;
 
 
-/* "sim" has cache lines as granules, as real NICs have. "local" tears READs at words, where a get of the inline layout
- * reads twice. */
+/* The costs are counted on "sim", because its tearing granule is a cache line, as with real network cards. On "local"
+ * the granule is a word, so a get of the inline layout must read the value a second time to verify it. */
 #define SIM "sim:seed=1,size=1G,faults=none,watch=off,limit=100000s"
 
 
@@ -82,8 +82,8 @@ static cost cost_since(table *t, far_op_kind kind, far_stats *before) {
 }
 
 
-/* Loads `count` keys. Gets, updates and deletes (of keys that are inserted again) are sampled regularly in between, so
- * that their cost is the mean of whole cycles of growth. */
+/* Loads `count` keys. After every eighth insert it gets and updates a random key, and after every 32nd it also deletes
+ * this key and inserts it again. So the measured costs are means over whole cycles of growth. */
 static void load_and_measure(table *t, uint64_t count, cost costs[FAR_OP_DELETE + 1]) {
     far_stats before[FAR_OP_DELETE + 1], own_before, own;
     far_random random;
@@ -135,8 +135,8 @@ TEST(pointer_layout_keeps_its_round_trips) {
 }
 
 
-/* Fills the table until just before most partitions would double. Keys are not spread evenly, and each partition
- * doubles by its own count. */
+/* Fills the table until just before most partitions would double. Partitions do not have equal numbers of keys, and
+ * each doubles by its own count, so a few have doubled already. */
 TEST(pointer_layout_is_dense_when_full) {
     table t;
     far_load load;
@@ -202,7 +202,9 @@ TEST(inline_layout_is_dense_when_full) {
 }
 
 
-/* Proves that window_read saves bytes over whole cycles of growth. In a fuller bucket fewer keys are in the window. */
+/* Proves that the option window_read saves bytes over whole cycles of growth. With this option a get first reads only
+ * the part of the bucket at which its key's probe order begins (the window). The fuller the bucket, the more often the
+ * key is outside of the window, so the test covers buckets of every load. */
 TEST(window_read_saves_bytes) {
     cost costs[FAR_OP_DELETE + 1];
     table t;
@@ -214,7 +216,8 @@ TEST(window_read_saves_bytes) {
 }
 
 
-/* Returns the round trips of the session's own operations since the previous call, without those that return memory. */
+/* Returns the round trips of the session's own operations since the previous call, without the background work that
+ * returns memory. */
 static uint64_t trips_of_one(const table *t, far_stats *before) {
     far_stats now;
     far_session_stats(t->session, &now);
@@ -249,10 +252,11 @@ static uint64_t longest_operation(table *t, uint64_t keys, unsigned seed) {
 }
 
 
-/* Proves that no operation waits long, however large the table is and whatever work its growth needs: a single client
- * takes a few round trips for it at a time. Fails if retire_table reads every chain head; if a drain step has no bound;
- * if an insert begins a doubling after it reached level 3 or a closed bucket; if a move of a drain exceeds its step; or
- * if a delete that splits its bucket searches its key below a second time under the lock. */
+/* Proves that no operation waits long, however large the table is: an operation of a single client spends only a few
+ * round trips on growth. The test fails after each of these changes: retire_table reads every chain head; a step of the
+ * drain has no bound; an insert that has reached level 3 or a closed bucket also begins a doubling; the move of a key
+ * by the drain takes more round trips than its step allows; a delete that splits its bucket searches its key at levels
+ * 2 and 3 a second time under the lock. */
 static void no_operation_waits_for_long_on(const char *options, uint64_t keys, unsigned seed) {
     table t;
     char uri[96];
@@ -268,7 +272,7 @@ static void no_operation_waits_for_long_on(const char *options, uint64_t keys, u
 
 TEST(no_operation_waits_for_long) {
     uint64_t part = test_runs_all_sizes() ? 1 : 4; /* the large tables have a quarter of their keys unless all sizes run */
-    /* with more keys at levels 2 and 3 */
+    /* slots=16 and l2_slots=2: many keys are at levels 2 and 3 */
     no_operation_waits_for_long_on("key_size=8,value_size=8,slots=16,l2_slots=2", 100000, 1);
     no_operation_waits_for_long_on("key_size=8,value_size=8,slots=16,l2_slots=2", 100000, 31);
     no_operation_waits_for_long_on("layout=pointer", 300000 / part, 3);

@@ -12,7 +12,7 @@
 #include <string.h>
 
 typedef struct scenario {
-    /* before: number of keys that the survivor inserts; inserts: number of keys that the victim inserts */
+    /* before: number of keys that the survivor inserts first; inserts: number of keys that the victim then inserts */
     unsigned before, inserts;
     bool replace;             /* the victim updates the first half of the survivor's keys and deletes the second half */
 } scenario;
@@ -32,7 +32,7 @@ static int put_version(far_session *s, far_index *index, unsigned n, unsigned ve
 }
 
 
-/* Returns the version of the value that key n has; -1 = the key is absent, -2 = the value is wrong. */
+/* Returns the version of the value of key n, or -1 if the key is absent, or -2 if the value is wrong. */
 static int version_of(far_session *s, far_index *index, unsigned n) {
     uint8_t key[8], value[8];
     uint64_t found;
@@ -72,7 +72,7 @@ static int run_victim(far_session *s, far_index *index, void *ctx) {
 
 
 /* Verifies that every key has its value from before or from after the victim's change, and that the completed changes
- * are a prefix of the victim's operations. Afterwards all keys can be written. */
+ * are a prefix of the victim's operations. Also verifies that all keys can then be written. */
 static int verify_survivor(far_session *s, far_index *index, void *ctx) {
     const scenario *scenario = ctx;
     unsigned all = scenario->before + scenario->inserts;
@@ -211,9 +211,11 @@ TEST(changes_of_failing_clients) {
 }
 
 
-/* Proves that failures while a bucket is reopened are harmless. Two of four words are free again: the first insert
- * reopens the bucket, the second one uses its new cycle, and the third one overflows. Then keys of levels 2 and 3 are
- * deleted, and the filter is cleared. */
+/* Proves that a client may fail at any verb while it reopens a bucket. The survivor's keys fill the four slots, and the
+ * victim deletes two of them. The first insert of the victim finds no EMPTY slot and reopens the bucket: it takes one
+ * TOMB, and the other becomes an EMPTY slot. The second insert takes this slot, and the third one is stored at level 2.
+ * In the runs with two slots, two of the survivor's keys are at level 2; the victim deletes these, so the filter is
+ * cleared. */
 TEST(reopenings_by_failing_clients) {
     fail_everywhere("partitions=1,bits=0,slots=4,l2_slots=4,afs=1000000", NULL, (scenario){4, 3, true}, true);
     fail_everywhere("partitions=1,bits=0,slots=4,l2_slots=4,afs=1000000", "atomic_bytes=8", (scenario){4, 2, true},
@@ -240,8 +242,8 @@ TEST(inline_changes_of_failing_clients) {
 }
 
 
-/* Proves that a split survives a failure after every word of both halves, and that a drain does, too. A doubling has
- * begun and no bucket is split, so the first insert splits its bucket. */
+/* Proves that a client may fail after every word that a split or a drain writes. A doubling has begun and no bucket is
+ * split, so the victim's first insert splits its bucket. */
 TEST(a_split_that_fails_at_every_word) {
     fail_everywhere(TINY ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (scenario){2, 1, false}, true);
     fail_everywhere(INLINE ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (scenario){2, 1, false}, true);

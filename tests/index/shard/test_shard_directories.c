@@ -8,8 +8,8 @@
 #include "verify/explore.h"
 
 
-/* S9. Proves that a handle which was idle during several shrinks does not use its cached addresses. Fails if neither
- * the caches are cleared (forget_directory, partition.c) nor the numbers in cached words are compared
+/* Race S9. Proves that a handle which was idle during several shrinks does not use its cached addresses. Fails if
+ * neither the caches are cleared (forget_directory, partition.c) nor the numbers in cached words are compared
  * (shard_cached_word, shard.h). */
 static void a_handle_that_was_idle_on(const variant *variant) {
     stage s;
@@ -33,8 +33,8 @@ static void a_handle_that_was_idle_on(const variant *variant) {
 TEST_ALL_VARIANTS(a_handle_that_was_idle);
 
 
-/* Race S9 (docs/races/shard.md). Proves that cached words are cleared when the directory has the same number again
- * after a full turn, or a number that is equal in the few bits which the cache keeps. Fails without forget_directory
+/* Race S9 (docs/races/shard.md). Proves that cached words are cleared even if the directory number has wrapped around
+ * and is the same again, or is equal in the few bits that the cache stores. Fails without forget_directory
  * (partition.c). */
 TEST(directory_numbers_wrap_around) {
     static const struct {
@@ -159,8 +159,8 @@ static void cache_cleared_while_an_extent_is_made_on(const variant *variant) {
 TEST_ALL_VARIANTS(cache_cleared_while_an_extent_is_made);
 
 
-/* Proves that all extents of a segment are retired with their directory, so that nothing is left to a sweep. Fails if
- * extents are not listed. */
+/* Proves that all extents of a segment are retired with their directory, so that none is left for a collection to find.
+ * Fails if a shrink does not list the extents among the objects to retire. */
 static void extents_are_retired_with_their_directory_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, SHRINK_OPTIONS ",extent=512");
@@ -174,9 +174,9 @@ static void extents_are_retired_with_their_directory_on(const variant *variant) 
 TEST_ALL_VARIANTS(extents_are_retired_with_their_directory);
 
 
-/* Proves that the stamp of a new directory is not earlier than the current epoch, even if the epoch has advanced since
- * the pin of the replacing client was taken. With an earlier stamp, a client that still has the old root would be
- * counted as a client that has read the new root. */
+/* Proves that the stamp (an epoch in the root word) of a new directory is not earlier than the current epoch, even if
+ * the epoch has advanced since the replacing client took its pin. With an earlier stamp, a client that still has the
+ * old root would be counted as a client that has read the new root. */
 static void stamp_of_a_new_directory_on(const variant *variant) {
     stage s;
     open_shrinking(&s, variant);

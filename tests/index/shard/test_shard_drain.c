@@ -1,6 +1,6 @@
-/* Races of sweep and drain in both layouts. A step reads many buckets in one batch and relies on these reads
- * later; the tests let other clients act in between. Each comment names the change of the code that makes its test
- * fail. */
+/* Races of sweep and drain in both layouts. A step of the sweep or drain reads many buckets in one batch and uses these
+ * images later; the tests let other clients act in between. Each comment names the change of the code that makes its
+ * test fail. */
 #include "shard_rig.h"
 #include "test.h"
 
@@ -74,10 +74,10 @@ static void assert_all_there(stage *s, uint64_t first, uint64_t last) {
 }
 
 
-/* Proves that a sweep tolerates outdated headers. C's sweep has read the headers and stops before it splits bucket 2.
- * A's put splits bucket 2. C must detect that bucket 2 is split, and the phase must not end before all buckets are
- * split. Fails if the sweep skips buckets at version d-1, or if the sweep does not check the version again under the
- * lock. */
+/* Proves that a sweep tolerates outdated headers. C's sweep has read the headers of several buckets and stops before it
+ * splits bucket 2. A's put splits bucket 2. C must detect that bucket 2 is split, and the phase must not end before all
+ * buckets are split. Fails if the sweep skips buckets at version d-1, or if the sweep does not check the version again
+ * under the lock. */
 static void sweep_by_old_header_on(const variant *variant) {
     stage s;
     worker w = {.actor = &s.c, .steps = 1, .trips = 10};
@@ -197,9 +197,9 @@ static uint64_t count_live_entries(stage *s) {
 
 
 /* Proves that a drain which fails between storing a key at its new place and clearing the old place leaves no
- * duplicate. C fails at its n-th move; the new place is at level 1, 2 or 3. B finishes the drain, and every key must
- * exist once. Fails if check_already_moved (inline layout) or check_already_linked (pointer layout) omits level 1 or
- * the levels below. */
+ * duplicate. C's drain fails at its n-th move of a key; the new place is at level 1, 2 or 3. B finishes the drain, and
+ * every key must exist once. Fails if check_already_moved (inline layout) or check_already_linked (pointer layout) does
+ * not look for the copy at level 1, or at levels 2 and 3. */
 static void fail_at_move(const variant *variant, unsigned nth, unsigned written) {
     enum { KEYS = 14 };
     stage s;
@@ -232,7 +232,7 @@ static void fail_at_move(const variant *variant, unsigned nth, unsigned written)
 static void drain_linked_at_d_on(const variant *variant) {
     for (unsigned nth = 1; nth <= 9; nth++) {
         fail_at_move(variant, nth, 1);
-        if (variant->inlined) /* fails before the WRITE: a chain node was linked with the key in it */
+        if (variant->inlined) /* C fails before its first WRITE; a chain node with the key was linked already */
             fail_at_move(variant, nth, 0);
     }
 }
@@ -280,7 +280,7 @@ static void drain_with_a_locked_bucket(const variant *variant, uint64_t locked) 
     stage s;
     worker w = {.actor = &s.c, .steps = 60, .trips = 40};
     begin_drain(&s, variant, KEYS);
-    key locks = number(locked); /* this key is below level 1, so that the pointer layout takes the lock too */
+    key locks = number(locked); /* the update takes the lock in both layouts, because this key is at level 2 or 3 */
     start(&s.a, FAR_OP_UPDATE, locks, 77);
     stage_stop_at(&s.a, at("shard:locked"));
     uint64_t before = COUNTED(&s, drained);
@@ -354,9 +354,10 @@ static void reader_on_an_unlinked_node_on(const variant *variant) {
 TEST_ALL_VARIANTS(reader_on_an_unlinked_node);
 
 
-/* Proves that a get finds a key that a drain moves from a chain of the older generation to the newer generation. C has
- * read both generations and level 1 again, and follows the chain of the older generation. B moves the key to the newer
- * generation. Fails if search_overflow_once (find.c) does not read the newer generation again. */
+/* Proves that a get finds a key that a drain moves from a chain of the older generation to the newer generation. C's
+ * get has read the level-2 buckets of both generations and, in the same batch, level 1 a second time. C then follows
+ * the chain of the older generation, and B moves the key to the newer generation. Fails if search_overflow_once
+ * (find.c) does not read the level-2 buckets of the newer generation once more after that chain. */
 static void a_chain_that_goes_to_the_newer_generation_on(const variant *variant) {
     enum { KEYS = 28, MOVED = 12 };
     for (uint64_t n = MOVED + 1; n <= KEYS; n += 5) {
@@ -379,9 +380,10 @@ static void a_chain_that_goes_to_the_newer_generation_on(const variant *variant)
 TEST_ALL_VARIANTS(a_chain_that_goes_to_the_newer_generation);
 
 
-/* Proves that a get finds a key that the next doubling moves from a chain of the newer generation to level 1. C has
- * read both generations and level 1 again, and follows the chain of the newer one; then the key is moved to level 1.
- * Fails if level 1 is not read again after that chain. */
+/* Proves that a get finds a key that the next doubling moves from a chain of the newer generation to level 1. C's get
+ * has read the level-2 buckets of both generations and, in the same batch, level 1 a second time. C then follows the
+ * chain of the newer generation, and the key is moved to level 1. Fails if level 1 is not read once more after that
+ * chain. */
 static void a_chain_of_the_newer_generation_on(const variant *variant) {
     enum { KEYS = 14 };
     stage s;
@@ -398,7 +400,7 @@ static void a_chain_of_the_newer_generation_on(const variant *variant) {
         far_sim_sleep(s.world, 300000);
     }
     start(&s.b, FAR_OP_UPDATE, below, 2);
-    stage_stop_at(&s.b, at("shard:locked")); /* keep the drain from ending */
+    stage_stop_at(&s.b, at("shard:locked")); /* B's lock keeps the drain from ending */
     for (unsigned i = 1; i < KEYS; i++)
         put(&s.a, key_with(&s.a, 1, i), 100 + i);
     assert_int_equal(current_phase(&s), SHARD_DRAIN);
@@ -417,8 +419,9 @@ static void a_chain_of_the_newer_generation_on(const variant *variant) {
 TEST_ALL_VARIANTS(a_chain_of_the_newer_generation);
 
 
-/* Proves that the tables of a new generation are made before its doubling begins. A drain would otherwise wait for them
- * in a full pool. Fails if shard_prepare_version (partition.c) does not make them. */
+/* Proves that the level-2 and level-3 tables of a new generation are allocated before the doubling begins. Otherwise a
+ * drain in a full pool would have to wait for their memory. Fails if shard_prepare_version (partition.c) does not make
+ * them. */
 static void a_doubling_has_its_tables_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, BELOW);
@@ -452,8 +455,8 @@ static uint64_t fill_pool(stage *s, far_index **hog) {
 }
 
 
-/* Proves that the pauses of a drain without memory grow, that all keys stay readable, and that the drain ends when
- * there is memory again. Fails if back_off_work (restructure_chunks.c) does nothing. */
+/* Proves that a drain without memory pauses for longer and longer, that all keys stay readable, and that the drain ends
+ * when there is memory again. Fails if back_off_work (restructure_chunks.c) does nothing. */
 static void drain_waits_for_memory_on(const variant *variant) {
     enum { KEYS = 60, STEPS = 600 };
     stage s;
@@ -488,9 +491,9 @@ TEST(drain_waits_for_memory) {
 }
 
 
-/* Inline layout. Proves that an insert which finds no memory for a chain node is not counted in the bucket's header:
- * when the last key is deleted, the filter must be cleared. Fails if shard_i_place_in_overflow (inline/write.c) does
- * not restore the header. */
+/* Inline layout. The header of a bucket counts its keys at levels 2 and 3, and its filter is cleared when the count
+ * becomes 0. Proves that an insert which finds no memory for a chain node is not counted, so the filter is cleared when
+ * the last key is deleted. Fails if shard_i_place_in_overflow (inline/write.c) does not restore the header. */
 TEST(a_key_without_memory_is_not_counted) {
     stage s;
     far_index *hog;
@@ -513,9 +516,10 @@ TEST(a_key_without_memory_is_not_counted) {
 }
 
 
-/* Proves that a delete which fails half-way leaves the last value or nothing, but no older copy. C's drain fails
- * between its two WRITEs; A changes all keys at level 1; B deletes key n and fails after its first WRITE. Fails if
- * replace_or_delete (inline/write.c) clears the upper copy first. Returns 1 if the key still exists. */
+/* Proves that a delete which fails half-way leaves the key with its last value or deletes it, but does not bring an
+ * older value back. C's drain has stored a key at level 1 and fails before it clears the copy at level 2 or 3. A
+ * changes all keys, at level 1 if they have a copy there. B deletes key n and fails after its first WRITE. Fails if
+ * replace_or_delete (inline/write.c) clears the copy at level 1 first. Returns 1 if the key still exists. */
 static unsigned delete_and_fail(const variant *variant, uint64_t n, unsigned nth) {
     enum { KEYS = 14 };
     stage s;
@@ -548,7 +552,7 @@ static void delete_fails_while_a_copy_exists_on(const variant *variant) {
     for (unsigned nth = 1; nth <= 9; nth++)
         for (uint64_t n = 1; n <= 14; n++)
             there += delete_and_fail(variant, n, nth);
-    assert_true(there >= 2); /* at least the keys that had a copy */
+    assert_true(there >= 2); /* the keys that had two copies, and perhaps more */
 }
 TEST_VARIANTS_OF(delete_fails_while_a_copy_exists, INLINE);
 
@@ -557,8 +561,8 @@ TEST_VARIANTS_OF(delete_fails_while_a_copy_exists, INLINE);
 #define WIDE "slots=2,l2_slots=8,load=95,afs=1000000,idle_sweep=off"
 
 
-/* Inserts so many keys of this main bucket (at version 2) that most are below level 1, and that the count in
- * its header is saturated. Returns the last key. */
+/* Inserts so many keys of this main bucket (at version 2) that most are at levels 2 and 3, and that the count of these
+ * keys in the header of the bucket reaches its maximum. Returns the last key. */
 static key overfill_bucket(stage *s, uint64_t main_bucket) {
     const shard_state *st = shard_state_of(s->a.index);
     key last = {0};
@@ -571,7 +575,8 @@ static key overfill_bucket(stage *s, uint64_t main_bucket) {
 }
 
 
-/* Lets C's drain fail at its n-th move of a key. Returns false if this move was not the move of key n. */
+/* A's put of key n stops before it locks the main bucket, and C's drain fails at its n-th move of a key. Returns false
+ * if that move was of a key of another bucket, or if A's put did not stop because key n is at level 1. */
 static bool drain_fails_between(const variant *variant, uint64_t n, unsigned nth) {
     enum { KEYS = 14 };
     stage s;

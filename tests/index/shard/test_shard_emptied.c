@@ -206,8 +206,8 @@ TEST(repeated_filling_costs_what_the_first_did) {
 
 
 /* Proves that memory is returned although counts stay too high. Failed clients have not published all of their deletes:
- * the count of every partition is too high, but not high enough to make it double. Fails if a positive count is never
- * doubted (decide_to_doubt_count). */
+ * the count of every partition is too high, but not high enough to make it double. Fails if housekeeping never checks a
+ * positive count against a sample of buckets (decide_to_doubt_count). */
 TEST(counts_that_stay_too_high) {
     for (unsigned inlined = 0; inlined < 2; inlined++) {
         world_of_clients s;

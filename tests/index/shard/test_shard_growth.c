@@ -118,8 +118,8 @@ static void service_goes_on(const char *options, const char *stop_at) {
 }
 
 
-/* AFS: the more clients insert, the more often each client publishes its count, so that the doubling begins in time.
- */
+/* AFS (adaptive frequency synchronization): the more clients insert, the more often each client publishes its count, so
+ * that the doubling begins in time. */
 
 static uint64_t inserted, at_doubling;
 

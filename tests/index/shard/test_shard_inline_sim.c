@@ -270,9 +270,9 @@ static void takeover_child_updated_on(const char *sim) {
 ON_EVERY_FABRIC(takeover_child_updated);
 
 
-/* Proves that a level-2 slot which a failed client has claimed can be claimed again, and that a claim of a live client
- * cannot. B claims a slot and fails; A inserts the same key into that slot. Fails without check_claimable
- * (inline/write.c). */
+/* To insert a pair at level 2, a client first claims a slot by CAS and then writes it. Proves that a slot which a
+ * failed client has claimed can be claimed by another client, and that a slot claimed by a live client cannot. B claims
+ * a slot and fails; A inserts the same key into that slot. Fails without check_claimable (inline/write.c). */
 static void claim_of_a_failed_client_on(const char *sim) {
     stage s;
     stage_open(&s, "shard", NO_GROWTH, sim);
@@ -330,7 +330,7 @@ static void drain_crash_delete_on(const char *sim) {
     put(&s.a, k, 3);
     bool died = false;
     for (unsigned i = 0; i < 8 && !died; i++) {
-        /* this key leaves, so that there is room where k moves up */
+        /* the put that drains: its key moves to the child, so that level 1 has room for k */
         start(&s.b, FAR_OP_PUT, key_with(&s.a, 1, i + 1), 5);
         far_sim_stop_before(s.b.client, at("shard:drain_move"));
         if (far_sim_run_client(s.b.client) == FAR_SIM_STOPPED) {

@@ -97,7 +97,8 @@ TEST(no_cycle_returns_under_a_pin) {
                     header = shard_header_in_cycle(header, next);
                 }
             }
-    for (uint64_t e = 60; e < 66; e++) { /* allowed at first, five times per epoch, and again in the next epoch */
+    /* a new bucket may be reopened five times in one epoch, and again in the next epoch */
+    for (uint64_t e = 60; e < 66; e++) {
         uint64_t header = shard_header(3, 0, 0);
         for (unsigned i = 0; i < 5; i++)
             header = shard_header_in_cycle(header, shard_next_cycle(header, e));
@@ -327,7 +328,7 @@ TEST(entries_are_gathered_as_if_looked_at_one_by_one) {
         for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
             image.w[i] = random_word(&r, &y, v);
         image.w[SHARD_P_HEADER] = shard_header(v, (unsigned)far_random_below(&r, 1 << 16), 0) |
-                                  far_random_below(&r, 2) << 63; /* never an entry, whatever the word looks like */
+                                  far_random_below(&r, 2) << 63; /* the header must never be taken for an entry */
         shard_hits hits = {0};
         shard_p_gather_l1(&y, &hits);
         for (unsigned i = 0; i < SHARD_P_SLOTS; i++) {

@@ -90,7 +90,8 @@ static bool is_split(const table *t, uint64_t h) {
 }
 
 
-/* Returns the first key from n on with an unsplit bucket, which leaves or stays. */
+/* Returns the first number from n on of a key that is in an unsplit bucket, and that moves to the child (leaves = true)
+ * or stays in the parent. */
 static uint64_t unsplit_key(const table *t, uint64_t n, bool leaves) {
     const shard_state *st = shard_state_of(t->index);
     for (;; n++) {
@@ -101,8 +102,8 @@ static uint64_t unsplit_key(const table *t, uint64_t n, bool leaves) {
 }
 
 
-/* Returns the lowest cost of several operations. Some take longer, because an insert takes a share of other
- * work or because a tag matches by chance. */
+/* Returns the lowest cost of several operations. Single operations may cost more, because an insert takes steps of the
+ * sweep, or because the tag of another key is equal by chance. */
 static uint64_t least_cost(table *t, far_op_kind kind, bool leaves, bool frozen, uint64_t keys) {
     const shard_counters *c = &shard_state_of(t->index)->counters;
     uint64_t least = 100, n = kind == FAR_OP_INSERT ? keys : 0, value = 77;
@@ -200,8 +201,8 @@ TEST(gets_submitted_together_share_round_trips) {
 }
 
 
-/* Proves the cost of the paper's baseline, ordered_cas=off: READ, lock, {write, unlock}, and gets that read the header
- * again. */
+/* Proves the cost of the paper's baseline, ordered_cas=off. A write takes the round trips {READ}, {lock} and {write,
+ * unlock}, and a get reads the header a second time at its end. */
 TEST(without_ordered_cas_every_operation_pays) {
     for (unsigned on = 0; on < 2; on++) {
         table t;
@@ -223,8 +224,8 @@ TEST(without_ordered_cas_every_operation_pays) {
 }
 
 
-/* Proves that a bucket known to be split is read without its parent: compares the bytes of gets of moving keys when 0 %
- * and 90 % of the sweep are done. */
+/* Proves that if a bucket is known to be split, its child is read without the parent. The test compares the bytes of
+ * gets of keys that move to the child, when 0 % and when 90 % of the sweep are done. */
 TEST(a_bucket_known_to_be_split_is_read_once) {
     table t;
     open_table(&t, "local:256M", "layout=pointer,partitions=1,bits=10,idle_sweep=off");
@@ -254,8 +255,8 @@ TEST(a_bucket_known_to_be_split_is_read_once) {
     assert_true(bytes[0] > 1080 && bytes[1] < 720);
     close_table(&t);
 
-    /* Chunks known to be done in one doubling must not count in the next. Fails if shard_chunk_is_known_done ignores
-     * the version: then this loop never ends. */
+    /* Chunks that are known to be split in one doubling must not count as split in the next one. Fails if
+     * shard_chunk_is_known_done ignores the version: then this loop never ends. */
     open_table(&t, "local:64M", "layout=pointer,partitions=1,bits=3,idle_sweep=off");
     for (keys = 0; shard_root_d(root_of(&t, 0)) < 2; keys++) {
         far_pool_poll(t.pool);
@@ -331,8 +332,8 @@ TEST(gets_move_buckets_when_asked) {
 }
 
 
-/* Proves that a large segment is made one extent at a time: no insert pays for two extents, and the doubling begins
- * when all exist. */
+/* Proves that a large segment is made one extent at a time: no insert allocates two extents, and the doubling begins
+ * when all extents exist. */
 TEST(segments_come_piece_by_piece) {
     for (unsigned inlined = 0; inlined < 2; inlined++) {
         table t;
@@ -396,9 +397,9 @@ static uint64_t segment_bytes(table *t) {
 }
 
 
-/* Proves that no extent is allocated early. One of four partitions receives keys and doubles: it alone gets memory, no
- * extent before the doubling is due, and then one with each insert. Fails if shard_try_grow (restructure.c) makes the
- * segment of a later version, or of another partition. */
+/* Proves that no extent is allocated before it is needed. Only one of four partitions receives keys and doubles. Only
+ * this partition gets extents: none before the doubling is due, and then one with each insert. Fails if shard_try_grow
+ * (restructure.c) makes the segment of a later version, or of another partition. */
 TEST(no_extent_before_it_is_due) {
     for (unsigned inlined = 0; inlined < 2; inlined++) {
         table t;

@@ -20,8 +20,8 @@ static uint64_t map_word_by_word(unsigned v, uint64_t tag, uint64_t tag_mask, co
 }
 
 
-/* Returns one of few possible words, so that many words match, and some words match only in the half that is not
- * compared. */
+/* Returns one of few possible words, so that many words are equal, and some words are equal only in the half that is
+ * not compared. */
 static uint64_t some_word(far_random *r) {
     return far_random_below(r, 8) << 61 | far_random_below(r, 4) << 47 | far_random_below(r, 3);
 }

@@ -136,8 +136,8 @@ TEST_ALL_VARIANTS(second_grow_before_sweep);
 
 
 /* Proves that one client can finish a sweep alone. A fails while it has a chunk, and B in the middle of a split. C
- * inserts until the doubling has ended. All keys must be there, and no lock may be left. Fails if shard_p_recover_lock
- * and shard_i_recover_lock do nothing. */
+ * inserts until the doubling has ended. Afterwards all keys must be present and all locks free. Fails if
+ * shard_p_recover_lock and shard_i_recover_lock do nothing. */
 static void all_but_one_fail_in_the_sweep_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 3, "slots=4,l2_slots=1,load=60,afs=1,share=1,idle_sweep=off");
@@ -208,8 +208,9 @@ static void mover_vs_lock_owner_on(const variant *variant) {
 TEST_ALL_VARIANTS(mover_vs_lock_owner);
 
 
-/* Proves that a takeover after the grace period finds frozen words. B fails after it has frozen a bucket. Epochs pass,
- * so that splits need not freeze any more. C takes the split over and must still handle the frozen words. */
+/* Proves that a takeover handles frozen words even after the grace period, when splits need not freeze any more. B
+ * fails after it has frozen the words of a bucket. Epochs pass until the grace period is over. Then C takes the split
+ * over. */
 static void frozen_split_meets_grace_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, GROWING ",idle_sweep=off");
@@ -218,7 +219,7 @@ static void frozen_split_meets_grace_on(const variant *variant) {
     stage_stop_at(&s.a, at("shard:replace"));
     start(&s.b, FAR_OP_PUT, key_with(&s.a, 0, 0), 20);
     stage_stop_at(&s.b, at("shard:split_locked"));
-    stage_finish(&s.a); /* between lock and freezing, so that the change counts */
+    stage_finish(&s.a); /* A's change is between B's lock and B's freezing, so that the split must include it */
     assert_int_equal(s.a.result, 0);
     stage_stop_at(&s.b, at("shard:write_halves"));
     assert_int_equal(shard_state_of(s.b.index)->counters.splits_frozen, 1);
@@ -238,9 +239,10 @@ static void frozen_split_meets_grace_on(const variant *variant) {
 TEST_VARIANTS_OF(frozen_split_meets_grace, POINTERS);
 
 
-/* Race H10 (docs/races/shard.md). Proves that a takeover freezes if the failed split had not. B fails before it freezes
- * anything. A, with the old root, is about to change a key by CAS. C takes the split over. A's CAS must fail, and A's
- * change must not be lost. Fails if take_over_split (pointer/split.c) does not freeze. */
+/* Race H10 (docs/races/shard.md). Proves that a takeover freezes the words of the bucket if the failed client had not.
+ * B fails after it has locked a bucket for a split and before it freezes any word. A, with the old root, is about to
+ * change a key by CAS. C takes the split over. A's CAS must fail, and A's change must not be lost. Fails if
+ * take_over_split (pointer/split.c) does not freeze. */
 static void takeover_before_freezing_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, GROWING ",idle_sweep=off");
@@ -268,9 +270,10 @@ static void takeover_before_freezing_on(const variant *variant) {
 TEST_VARIANTS_OF(takeover_before_freezing, POINTERS);
 
 
-/* Proves that a split does not carry a change if its image is out of date. B reads the bucket in order to split it and
- * to change key k with the split. A, with the old root, inserts or deletes k. B locks and freezes, and its change must
- * not be carried. Fails without words_are_as_read (pointer/split.c). */
+/* Proves that a split does not include the operation's own change if the bucket has changed since it was read. B reads
+ * the bucket in order to split it and to insert or update key k together with the split. A, with the old root, inserts
+ * or deletes k. Then B locks the bucket and freezes its words. B's change must not be part of the split. Fails without
+ * words_are_as_read (pointer/split.c). */
 static void own_change_of_a_changed_bucket_on(const variant *variant) {
     for (unsigned inserts = 0; inserts < 2; inserts++)
         for (unsigned leaves = 0; leaves < 2; leaves++) {
@@ -285,7 +288,7 @@ static void own_change_of_a_changed_bucket_on(const variant *variant) {
             start(&s.b, inserts ? FAR_OP_INSERT : FAR_OP_UPDATE, k, 22);
             stage_stop_at(&s.b, at("shard:split"));
             bool clash = false;
-            if (inserts) { /* another new key is inserted first, so that the first EMPTY word of k is a different one */
+            if (inserts) { /* C takes the EMPTY word that A and B have seen, so A must take another one */
                 assert_int_equal(insert(&s.c, key_with(&s.a, leaves, 3), 13), 0);
                 clash = true;
             }
@@ -303,9 +306,9 @@ static void own_change_of_a_changed_bucket_on(const variant *variant) {
 TEST_VARIANTS_OF(own_change_of_a_changed_bucket, POINTERS);
 
 
-/* Proves that a change carried by a split obeys the first-EMPTY rule. B's split carries an insert of k, and its CAS on
- * the child is held. A inserts k into the visible child. One of the two must report EXISTS. Fails if add_own_change
- * (pointer/split.c) takes any EMPTY word. */
+/* Proves that an insert which is part of a split takes the first EMPTY word of its key's probe order. B splits a bucket
+ * for its insert of k. The child is written, but B's CAS that stores k in the child is held. A inserts k into the
+ * child. One of the two inserts must report EXISTS. Fails if add_own_change (pointer/split.c) takes any EMPTY word. */
 static void own_insert_takes_the_first_empty_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, GROWING ",idle_sweep=off");
@@ -326,10 +329,11 @@ static void own_insert_takes_the_first_empty_on(const variant *variant) {
 TEST_VARIANTS_OF(own_insert_takes_the_first_empty, POINTERS);
 
 
-/* Proves that a split puts a new pair only into a slot that was free before. C has found the child unwritten and k in
- * the parent. B's split carries a new pair, and only a part of the parent's WRITE is visible when C reads the value of
- * k again. C must return the value of k. Fails if find_safe_slot (inline/split.c) ignores the parent before the split.
- */
+/* Proves that a split which also inserts a pair stores this pair only in a slot that was free before the split. C's get
+ * has found the child unwritten and k in the parent. B splits the parent for its insert of another key, and k moves to
+ * the child. Only a part of B's WRITE of the parent is visible when C reads the value of k again. C must return the
+ * value of k, and not the new pair's value in the slot of k. Fails if find_safe_slot (inline/split.c) ignores the
+ * parent before the split. */
 static void new_pair_takes_no_slot_of_one_that_leaves_on(const variant *variant) {
     if (variant->units == 8)
         return; /* on this fabric a slot does not tear */
@@ -391,7 +395,7 @@ static void grace_admission_race_on(const variant *variant) {
         }
         assert_true(!asleep || version(&s.c) == 0);
         start(&s.b, FAR_OP_PUT, key_with(&s.a, 0, 0), 20);
-        stage_stop_at(&s.b, at("shard:split")); /* B has read its image of the bucket */
+        stage_stop_at(&s.b, at("shard:split")); /* B has read its image of the bucket, for a split */
         if (asleep) {
             start(&s.c, FAR_OP_UPDATE, k, 21);
             /* A client that has not read the new root word would reach this point. */

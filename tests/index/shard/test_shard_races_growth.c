@@ -17,9 +17,10 @@ static void let_epochs_pass(stage *s) {
 }
 
 
-/* Proves that a put takes its RDWC mark after it has sealed its round. C's put seals its round, takes the value of
- * `late`, which has joined, and writes it. B reads this value and puts another. `later`, on C's compute node, gets the
- * key after that. It must not return C's value. Fails if the mark is taken before the seal. */
+/* Proves that a put numbers its last batch (far_rdwc_mark) after it has chosen the value to write (far_rdwc_seal). C's
+ * put seals its round: it takes the value of the put `late`, which has joined the round, and writes this value. B reads
+ * the value and then puts another one. After that, the get `later` on C's compute node begins. It must not be served by
+ * C's put, which would return the older value. Fails if the mark is taken before the seal. */
 static void a_put_takes_its_mark_after_the_seal_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, NO_GROWTH);
@@ -56,15 +57,17 @@ static void a_put_takes_its_mark_after_the_seal_on(const variant *variant) {
 TEST_ALL_VARIANTS(a_put_takes_its_mark_after_the_seal);
 
 
-/* Proves that the hint "this chunk is split" is harmless if it is wrong. C's handle has this hint while the child is
- * not written, or only partly written. C must start over and search the parent. Fails if miss_is_valid (find.c) omits
- * shard_is_unwritten, or if parent_is_known_split (attempt.c) uses the hint at every attempt. */
+/* A handle remembers which chunks of buckets are completely split, and for these it reads only the child. Proves that
+ * this hint is harmless if it is wrong. C's handle has the hint while the child is not written, or only partly written.
+ * C must start over and search the parent. Fails if miss_is_valid (find.c) omits shard_is_unwritten, or if
+ * parent_is_known_split (attempt.c) uses the hint at every attempt. */
 static void a_child_known_too_early_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, GROWING ",idle_sweep=off");
     const shard_state *st = shard_state_of(s.c.index);
     unsigned n = 0;
-    /* otherwise all words would be examined anyway */
+    /* k stays in the child at the next doubling too. For a key that moves then, miss_is_valid examines all words, so
+     * the test would not reach its check of shard_is_unwritten. */
     while (shard_key_moves(hash_of(&s.a, key_with(&s.a, 1, n)), st->p, st->b, 2))
         n++;
     key k = key_with(&s.a, 1, n);
@@ -84,7 +87,7 @@ static void a_child_known_too_early_on(const variant *variant) {
     uint32_t order[8];
     for (unsigned i = 0; i < 8; i++)
         order[i] = i;
-    /* only the first line, as it was before the split */
+    /* only the first line of the image shows the bucket as it was before the split */
     assert_int_equal(far_sim_release_units(hold, order, variant->units / 8), 0);
     put(&s.b, key_with(&s.a, 0, 0), 20);
     assert_int_equal(COUNTED(&s, splits_frozen) + COUNTED(&s, splits_graced), 1);
@@ -97,7 +100,8 @@ TEST_ALL_VARIANTS(a_child_known_too_early);
 
 
 /* Proves that a doubling request is not executed twice. A and B find the load at its bound, and B doubles the table
- * while A is stopped. A must not double it again when it continues. Fails if a request does not name its version. */
+ * while A is stopped. When A continues, it must not double the table a second time. Fails if a doubling request does
+ * not contain the version for which it was made. */
 static void a_doubling_request_ends_with_the_doubling_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, GROWING);
@@ -106,13 +110,13 @@ static void a_doubling_request_ends_with_the_doubling_on(const variant *variant)
     start(&s.a, FAR_OP_INSERT, number(3), 3);
     stage_stop_at(&s.a, at("shard:grow"));
     put(&s.b, number(4), 4);
-    assert_int_equal(version(&s.b), 0); /* B leaves the doubling to A, which has the claim, but not for long */
+    assert_int_equal(version(&s.b), 0); /* B leaves the doubling to A, which has the claim until it expires */
     assert_int_equal(delete_key(&s.b, number(4)), 0);
     shard_state_of(s.b.index)->part[0].grow_skip = 0;
     put(&s.b, number(4), 4);
     assert_int_equal(version(&s.b), 1);
     stage_finish(&s.a);
-    let_epochs_pass(&s); /* housekeeping sweeps and drains; after that the next doubling would be allowed */
+    let_epochs_pass(&s); /* housekeeping sweeps and drains, so the next doubling would be allowed */
     assert_int_equal(shard_root_phase(far_root(&s)), SHARD_STABLE);
     put(&s.a, number(5), 5); /* 5 of 10 slots are in use */
     assert_int_equal(shard_root_d(far_root(&s)), 1);
@@ -189,7 +193,7 @@ static void samples_end_with_the_doubling_on(const variant *variant) {
         assert_int_equal(delete_key(&s.b, number(4)), 0);
     }
     for (unsigned i = 0; version(&s.a) == 0; i++) {
-        assert_true(i < 20); /* some inserts leave the doubling to the next one */
+        assert_true(i < 20); /* an insert may leave the doubling to the next insert */
         put(&s.a, number(4), 4);
         assert_int_equal(delete_key(&s.a, number(4)), 0);
     }
@@ -293,13 +297,13 @@ static void check_all(void *arg) {
 
 
 /* Proves that a check tolerates a doubling between its reads. C's check reads the root before the doubling and the
- * tables after it, so it finds keys at level 2 of a generation that its root does not know. It must not report them.
- * Fails if check_key_in_filter (check.c) does not read the root again. */
+ * tables after it, so it finds keys in a level-2 table that was made after its root word. The check must not report
+ * these keys. Fails if check_key_in_filter (check.c) does not read the root again. */
 static void a_check_that_sees_tables_before_the_root_on(const variant *variant) {
     if (variant->units == 8)
         return; /* on this fabric both are read at one moment */
     stage s;
-    open_stage_with(&s, variant, 0, GROWING, true); /* C reads the new root word of the doubling in no other way */
+    open_stage_with(&s, variant, 0, GROWING, true); /* C cannot learn of the doubling in another way */
     put(&s.a, key_with(&s.a, 0, 0), 1);
     put(&s.a, key_with(&s.a, 1, 0), 2);
     assert_int_equal(get(&s.c, key_with(&s.a, 1, 0)), 2);
@@ -352,9 +356,9 @@ static void tomb_reused_before_the_freeze_on(const variant *variant) {
 TEST_VARIANTS_OF(tomb_reused_before_the_freeze, POINTERS);
 
 
-/* Proves that no entry is inserted into a frozen EMPTY word. The image of B's insert is torn: its header is from before
- * a split, and its words are frozen. B must start over. Fails if apply_change (pointer/write.c) omits
- * no_split_has_begun. */
+/* Proves that no entry is inserted into a frozen EMPTY word. B's insert reads a torn image of a bucket: the header is
+ * from before a split, and the words are frozen by the split. B must start over. Fails if apply_change
+ * (pointer/write.c) omits no_split_has_begun. */
 static void insert_into_a_frozen_bucket_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, "slots=8,l2_slots=1,load=95,afs=1000000,idle_sweep=off,grace=off");
@@ -458,8 +462,8 @@ static void a_blocking_client_fails_on(const variant *variant) {
 TEST_ALL_VARIANTS(a_blocking_client_fails);
 
 
-/* Proves that the client which began a doubling finishes this doubling, even if a waiting client has set the stamp
- * first. */
+/* Proves that the client which began a doubling finishes this doubling, even if a waiting client was the first to
+ * record the epoch (stamp) of the doubling in the root word. */
 static void a_doubling_stamped_by_another_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 3, "slots=4,l2_slots=1,load=60,afs=1,lazy_resize=off,idle_sweep=off");
@@ -486,8 +490,9 @@ static void a_doubling_stamped_by_another_on(const variant *variant) {
 TEST_ALL_VARIANTS(a_doubling_stamped_by_another);
 
 
-/* Proves that the client which splits all buckets takes a new pin for each step. When it is slow, epochs advance, so it
- * need not freeze the last buckets. Fails if all steps share one pin (shard_finish_doubling in baseline.c). */
+/* Proves that the client which splits all buckets takes a new pin for each step. If it is slow, epochs advance between
+ * its steps and the grace period ends, so it need not freeze the words of the last buckets. Fails if all steps share
+ * one pin (shard_finish_doubling in baseline.c). */
 static void a_slow_doubling_lets_the_epoch_go_on_on(const variant *variant) {
     stage s;
     stop_at_first_step(&s, variant);
@@ -506,7 +511,7 @@ TEST_VARIANTS_OF(a_slow_doubling_lets_the_epoch_go_on, POINTERS);
 
 
 /* Proves that housekeeping does not begin a doubling with lazy_resize=off, because it processes only a few buckets at a
- * time, and that it does otherwise. */
+ * time while all writes of the partition wait. With lazy_resize=on it does begin the doubling. */
 static void housekeeping_and_a_full_partition_on(const variant *variant) {
     for (unsigned lazy = 0; lazy < 2; lazy++) {
         stage s;
@@ -526,9 +531,9 @@ TEST_ALL_VARIANTS(housekeeping_and_a_full_partition);
 
 
 /* Proves that waiting clients report corruption if the doubling cannot be finished. A fails, and a word of the
- * partition is corrupt; B must return FAR_ERR_CORRUPT. Fails if a refused pin is not reported, or if steps repeat
- * forever on a corrupt bucket, or, in the inline layout, if clients lock a bucket for a split that has no child,
- * because other clients take these locks for progress. */
+ * partition is corrupt; B must return FAR_ERR_CORRUPT. Fails if a refused pin is not reported, or if a client repeats
+ * its step on a corrupt bucket forever. In the inline layout the test also fails if clients lock a bucket that they
+ * cannot split because it has no child: other clients take each change of the lock for progress and wait forever. */
 static void a_blocking_client_fails_in_a_corrupt_pool_on(const variant *variant) {
     for (unsigned how = 0; how < 3; how++) {
         stage s;
@@ -550,7 +555,7 @@ static void a_blocking_client_fails_in_a_corrupt_pool_on(const variant *variant)
         assert_int_equal(s.b.result, FAR_ERR_CORRUPT);
         far_stats stats;
         far_session_stats(s.b.session, &stats);
-        /* no bucket was locked; these CASes only find out which clients are alive */
+        /* no bucket was locked; the CASes of B only determine which clients are alive */
         assert_true(how != 1 || stats.cas <= 4);
         stage_tear_down(&s);
     }

@@ -38,8 +38,9 @@ static far_sim_hold *hold_read(stage_actor *a, far_addr bucket) {
 
 
 /* Proves that an insert does not use an image with words from before and after a split. B's insert reads the first
- * line, C splits the bucket and puts k into a word that a leaving key has freed, and then B reads the other lines. B
- * must report EXISTS. Fails if apply_change (pointer/write.c) omits no_split_has_begun. */
+ * line, C splits the bucket and puts k into a word of the first line, which a key that moved to the child has freed.
+ * Then B reads the other lines. B must report EXISTS. Fails if apply_change (pointer/write.c) omits no_split_has_begun.
+ */
 static void an_insert_during_a_split_on(const variant *variant) {
     stage s;
     uint32_t order[8];
@@ -67,9 +68,9 @@ static void an_insert_during_a_split_on(const variant *variant) {
 TEST_VARIANTS_OF(an_insert_during_a_split, POINTERS);
 
 
-/* Proves that an update does not report NOT_FOUND because of a torn image. B's update of a leaving key reads the header
- * before the split and the words after it, and does not find the key. It must start over. Fails if split_and_change
- * (pointer/write.c) omits no_split_has_begun. */
+/* Proves that an update does not report NOT_FOUND because of a torn image. B updates a key that moves to the child. B's
+ * READ returns the header from before the split and the words from after it, so B does not find the key. It must start
+ * over. Fails if split_and_change (pointer/write.c) omits no_split_has_begun. */
 static void an_update_during_a_split_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, TWO_LINES);
@@ -117,8 +118,9 @@ TEST_VARIANTS_OF(a_tomb_used_before_the_split, POINTERS);
 
 
 /* Proves that a write retries if a split of its bucket has begun, although no word is frozen yet. C, with the old root,
- * reads the bucket; B holds its lock for a split that carries B's change. C must retry, and B's change must be carried.
- * Fails if main_is_writable (pointer/write.c) ignores the lock: then C's CAS makes B retry. */
+ * reads the bucket while B holds its lock for a split that includes B's own change. C must retry, so that B's change
+ * can be part of the split. Fails if main_is_writable (pointer/write.c) ignores the lock, because C's CAS then makes B
+ * retry. */
 static void a_write_during_a_split_that_has_begun_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, TWO_LINES);
@@ -146,9 +148,10 @@ static void a_write_during_a_split_that_has_begun_on(const variant *variant) {
 TEST_VARIANTS_OF(a_write_during_a_split_that_has_begun, POINTERS);
 
 
-/* Inline layout. Proves that a delete clears the copy below level 1 first. A drain has failed between writing the upper
- * pair and clearing the lower one, and the upper pair was updated. C deletes the key and fails after its first WRITE.
- * No client may find the old value. Fails if replace_or_delete (inline/write.c) clears the upper copy first. */
+/* Inline layout. Proves that a delete clears the copy at level 2 before that at level 1. B's drain has written the pair
+ * to level 1 and failed before it cleared level 2, and the pair at level 1 was updated. C deletes the key and fails
+ * after its first WRITE. No client may find the old value. Fails if replace_or_delete (inline/write.c) clears the copy
+ * at level 1 first. */
 static void a_delete_frees_the_old_pair_first_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, "slots=2,l2_slots=2,load=95,afs=1,share=1,idle_sweep=off");
@@ -168,7 +171,7 @@ static void a_delete_frees_the_old_pair_first_on(const variant *variant) {
         }
     }
     assert_true(died && far_sim_killed(s.b.pool->fabric));
-    put(&s.a, k, 30); /* changes the upper copy; the lower one keeps the old value */
+    put(&s.a, k, 30); /* changes the copy at level 1; the copy at level 2 keeps the old value */
     start(&s.c, FAR_OP_DELETE, k, 0);
     stage_stop_at(&s.c, at("shard:replace"));
     /* only the first WRITE takes effect */

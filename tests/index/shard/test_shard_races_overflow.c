@@ -8,8 +8,8 @@
 
 
 /* Race H23 (docs/races/shard.md). Proves that two nodes appended to one chain at the same time are both kept. A is
- * about to link a node; B links one to the same place; A continues. Both entries must be found. Fails if
- * shard_append_node (overflow.c) ignores the word that its CAS returns. */
+ * about to link a new node to the last node of the chain. B links its new node there first. A continues. Both entries
+ * must be found. Fails if shard_append_node (overflow.c) ignores the word that its CAS returns. */
 static void l3_chain_append_race_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, "slots=1,l2_slots=1,load=95,afs=1000000");
@@ -56,7 +56,7 @@ TEST_ALL_VARIANTS(l3_chain_append_race);
 
 /* Proves that an insert uses level 2 if its bucket becomes full before the lock is taken. A reads the bucket; B takes
  * the last EMPTY word; A locks it. A must make the level-2 tables. Fails if place_in_overflow (pointer/write_locked.c)
- * takes a missing table for corruption. */
+ * reports a missing level-2 table as corruption. */
 static void closed_between_look_and_lock_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, NO_GROWTH ",ordered_cas=off");
@@ -187,7 +187,7 @@ static void stopped_client_grow_on(const variant *variant) {
         assert_int_equal(insert(&s.b, number(n), n), 0);
         far_sim_sleep(s.world, 500000);
     }
-    assert_int_equal(version(&s.b), 1); /* C's operation may meet only one doubling */
+    assert_int_equal(version(&s.b), 1); /* C's get, which is not finished, may meet only one doubling */
     stage_finish(&s.c);
     assert_int_equal(result_value(&s.c), 1);
     for (uint64_t n = 60; n < 90; n++) {

@@ -149,14 +149,14 @@ static int work_until_stable(far_task *t, void *arg) {
 
 
 /* Proves that a walk reports keys that a drain moves from level 2 of the old generation to level 2 of the new one,
- * although the new table did not exist when the walk read the table words. A collection frees every object that its
- * walk does not report. */
+ * although the new table did not exist when the walk read the table words. This matters because a collection frees
+ * every object that its walk does not report. */
 TEST(a_walk_finds_keys_that_a_drain_moves_down_again) {
     stage s;
     walker before = {.actor = &s.c}, beside = {.actor = &s.c};
     stage_open(&s, "shard", "partitions=1,bits=0,slots=2,l2_slots=1,afs=1000000,idle_sweep=off", NULL);
-    /* two keys at level 1 and one each at levels 2 and 3; all stay, so there is no room at level 1 after the
-     * doubling */
+    /* There are two keys at level 1 and one each at levels 2 and 3. None of them moves to the child, so level 1 has no
+     * more room after the doubling. */
     for (unsigned i = 0; i < 4; i++)
         stage_write(&s.b, key_with(&s.b, 0, i), "v");
     shard_partition *part = &shard_state_of(s.b.index)->part[0];
@@ -206,7 +206,8 @@ static void stop_the_collection(stage *s) {
 
 
 /* B splits the bucket with a put of `stays`, and fails when the child is complete and the parent is unchanged. Then A
- * changes the key that has left, and the block of its old value is reused for another key of the child. */
+ * changes the key `leaves`, which has moved to the child, and the block of its old value is reused for the key `other`
+ * of the child. So the parent still has an entry that names a reused block. */
 static void leave_an_old_word_in_the_parent(stage *s, far_addr parent, const char *stays, const char *leaves,
                                             const char *other) {
     char value[16];
@@ -226,8 +227,8 @@ static void leave_an_old_word_in_the_parent(stage *s, far_addr parent, const cha
 }
 
 
-/* Proves that a check reports no problem for the old entry of a key that has moved to the child and was changed there.
- */
+/* Proves that a check reports no problem for an entry that an unfinished split has left in the parent, although the key
+ * has moved to the child and was changed there. */
 TEST(a_check_during_an_unfinished_split) {
     stage s;
     stage_open(&s, "shard", "partitions=1,bits=0,slots=4,l2_slots=1,load=60,afs=1,idle_sweep=off", NULL);
@@ -264,8 +265,9 @@ static void find_key(const stage_actor *a, uint64_t bucket, unsigned version, un
 }
 
 
-/* Proves that a takeover of the seventh doubling, which computes new tags from the hashes in the blocks, does not read
- * the blocks of keys that have left. Fails if needs_new_tag (pointer/split.c) includes them. */
+/* At the seventh doubling, a split computes new tags from the hashes in the blocks of its keys. Proves that a client
+ * that takes such a split over does not read the blocks of keys that have moved to the child, because these blocks may
+ * be free. Fails if needs_new_tag (pointer/split.c) includes them. */
 TEST(a_failed_split_with_new_tags) {
     stage s;
     char stays[16], leaves[16], other[16];
@@ -308,8 +310,8 @@ static int count_pair(void *ctx, const void *key, size_t key_len, const void *va
 
 
 /* Proves that counts, walks and checks ignore the entries of moved keys in an unfinished parent. B's split has failed,
- * and A stops while it takes the split over. The parent names blocks that are free. Fails if shard_child_is_complete
- * (count_once.c) always returns 0. */
+ * and A stops while it takes the split over. The parent still has entries of keys that have moved to the child, and
+ * these entries name blocks that are free. Fails if shard_child_is_complete (count_once.c) always returns 0. */
 TEST(a_traversal_during_a_stopped_takeover) {
     stage s;
     far_usage usage;
@@ -368,9 +370,10 @@ static void delete_number(stage_actor *a, uint64_t n) {
 }
 
 
-/* Proves that a get is correct even if the 7-bit counter of its slot wraps around. C has read its key and is delayed
- * while the slot is used 127 times for another key; in the second round it is delayed again between its READs of the
- * value and the key word. It must return a value that the key had, or report that it is absent. */
+/* Proves that a get is correct even if the 7-bit counter of its slot wraps around. C's get has found its key in a slot
+ * and is delayed while the slot is used 127 times for another key, and then for C's key again. In the second round C is
+ * delayed once more, between its READs of the value and of the key word. C must return a value that its key had, or
+ * report that the key is absent. */
 TEST(a_reader_is_delayed_for_all_generations_of_a_slot) {
     for (unsigned look = 1; look <= 2; look++) {
         stage s;

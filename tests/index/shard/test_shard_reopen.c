@@ -101,8 +101,9 @@ static void an_image_of_two_cycles_on(const variant *variant) {
 TEST_VARIANTS_OF(an_image_of_two_cycles, POINTERS);
 
 
-/* Proves that an insert retries when its handle meets a reopened bucket for the first time, and reads the header first
- * from then on. The handle of C has not seen a reopened bucket of this version before. */
+/* Proves that an insert retries when its handle meets a reopened bucket for the first time. From then on the inserts of
+ * this handle read the header before the rest of the bucket, so that they know the cycle. The handle of C has not seen
+ * a reopened bucket of this version before. */
 static void a_cycle_that_a_handle_has_not_seen_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, WIDE);
@@ -279,8 +280,9 @@ TEST_VARIANTS_OF(an_interrupted_reopening, POINTERS);
 
 /* Proves that the header shows a new cycle only after all words are reopened and the lock holder's own entry is stored.
  * B reopens the bucket for its insert of k, and the CAS of its own entry is held. C inserts k and must report EXISTS.
- * If the header showed the cycle earlier, C would not find B's entry. Fails if the header is written in one batch with
- * the CASes, because a WRITE and atomics have no order. */
+ * If the header showed the new cycle before B's CAS, C would take an EMPTY word without seeing B's entry, and k would
+ * exist twice. Fails if the header is written in one batch with the CASes, because a WRITE and atomics have no order.
+ */
 static void the_header_shows_a_cycle_last_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, WIDE);
@@ -312,9 +314,9 @@ static void the_header_shows_a_cycle_last_on(const variant *variant) {
 TEST_VARIANTS_OF(the_header_shows_a_cycle_last, POINTERS);
 
 
-/* Proves that a filter is cleared when the last key below level 1 is deleted, and not before. A key that was counted by
- * a client that failed before it stored the key prevents it. Fails if a delete does not change the count, or decrements
- * it twice. */
+/* Proves that a filter is cleared when the last key below level 1 is deleted, and not before. If a client has counted a
+ * key and failed before it stored the key, the count stays too high, and the filter is not cleared. Fails if a delete
+ * does not change the count, or decrements it twice. */
 static void a_filter_is_cleared_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, ROOMY);
@@ -344,9 +346,9 @@ static void a_filter_is_cleared_on(const variant *variant) {
 TEST_ALL_VARIANTS(a_filter_is_cleared);
 
 
-/* Proves that a client which fails while it places a key below level 1 has counted the key before, whether the key is
- * there or not, so that the filter is not cleared while another such key exists. Fails if the count is changed after
- * the key is stored. */
+/* Proves that a client counts a key in the header before it stores the key at level 2 or 3. So if the client fails in
+ * between, the count is too high rather than too low, and the filter is not cleared while a key is at level 2 or 3.
+ * Fails if the count is changed after the key is stored. */
 static void fail_while_placing_below_on(const variant *variant) {
     bool died = true;
     for (unsigned verb = 1; died; verb++) {
@@ -369,9 +371,9 @@ static void fail_while_placing_below_on(const variant *variant) {
 TEST_ALL_VARIANTS(fail_while_placing_below);
 
 
-/* Proves that a get during the clearing of a filter is correct. The get reads the filter when it is clear, and the slot
- * of its key before the key was inserted: the key was absent at some moment in between. A get that began before the
- * delete may return either result. */
+/* Proves that a get during the clearing of a filter is correct. C's get has missed its key at level 1 and stops before
+ * it searches level 2. A deletes the key at level 2, which clears the filter, and inserts it again. C may return the
+ * new value, or report that the key is absent, because it was absent at some moment during the get. */
 static void a_get_while_a_filter_is_cleared_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, ROOMY);

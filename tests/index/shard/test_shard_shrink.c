@@ -130,7 +130,8 @@ static void proof_of_a_cancelled_shrink_on(const variant *variant) {
     for (unsigned i = 0; i < 100 && part->empty_buckets == 0; i++)
         run_shrink(&w);
     assert_int_equal(part->empty_buckets, 1ull << shard_root_d(far_root(&s)));
-    /* C inserts, because A would begin a doubling: it remembers that one of its inserts reached level 3 */
+    /* C inserts, not A: an insert of A would begin a doubling, because A remembers that one of its inserts reached
+     * level 3 */
     put(&s.c, number(5), 7);
     assert_int_equal(delete_key(&s.c, number(5)), 0);
     start_shrink(&next);
@@ -363,10 +364,10 @@ static void check_all(void *arg) {
 }
 
 
-/* S8. Proves that a traversal begins again if the directory is replaced. B's walk or check has visited a part of the
- * old directory; C replaces it, and A puts a key. The walk must report the new directory, because a collection frees
- * the objects that the walk does not report, and the check must find no problem. Fails without the comparison of the
- * directory numbers in read_partition_view (traversal.c). */
+/* Race S8. Proves that a traversal begins again if the directory is replaced. B's walk or check has visited a part of
+ * the old directory; C replaces it, and A puts a key. The walk must report the new directory, because a collection
+ * frees the objects that the walk does not report, and the check must find no problem. Fails without the comparison of
+ * the directory numbers in read_partition_view (traversal.c). */
 static void traversals_during_a_shrink_on(const variant *variant) {
     for (unsigned nth = 1; nth <= 5; nth++) {
         for (unsigned check = 0; check < 2; check++) {
@@ -396,9 +397,9 @@ static void traversals_during_a_shrink_on(const variant *variant) {
 TEST_ALL_VARIANTS(traversals_during_a_shrink);
 
 
-/* S8. Proves that a traversal notices the new directory even in the middle of a slice, when another task of its handle
- * learns of it: addresses that it finds from then on belong to the new directory. Fails without
- * the comparison of the directory numbers in read_partition_view (traversal.c). */
+/* Race S8. Proves that a traversal notices the new directory even in the middle of a slice, when another task of its
+ * handle learns of it: addresses that it finds from then on belong to the new directory. Fails without the comparison
+ * of the directory numbers in read_partition_view (traversal.c). */
 static void directory_learned_in_the_middle_of_a_slice_on(const variant *variant) {
     unsigned stood = 0;
     for (unsigned nth = 1; nth <= 30; nth++) {

@@ -81,9 +81,10 @@ static void resurrect_behind_on(const char *sim) {
 ON_EVERY_FABRIC(resurrect_behind);
 
 
-/* Race H3 (docs/races/shard.md). Proves that an insert to level 2 excludes inserts of the same key at level 1. A's
- * insert of "k" holds the lock and is about to use level 2. B deletes a key of level 1, and C inserts "k". C must wait
- * for A and report EXISTS. Fails if the insert to level 2 does not hold the bucket's lock (shard_p_lock). */
+/* Race H3 (docs/races/shard.md). Proves that while a key is inserted at level 2, no other insert can store the same key
+ * at level 1. A's insert of "k" holds the lock and is about to use level 2. B deletes a key of level 1, and C inserts
+ * "k". C must wait for A and report EXISTS. Fails if the insert to level 2 does not hold the bucket's lock
+ * (shard_p_lock). */
 static void l2_insert_l1_freed_on(const char *sim) {
     stage s;
     stage_open(&s, "shard", NO_GROWTH, sim);
@@ -104,8 +105,8 @@ static void l2_insert_l1_freed_on(const char *sim) {
 ON_EVERY_FABRIC(l2_insert_l1_freed);
 
 
-/* Race H4 (docs/races/shard.md). Proves that a key at level 2 is found although level 1 has room again. Fails without
- * the filter in the bucket's header (shard_generations_to_search in find.c). */
+/* Race H4 (docs/races/shard.md). Proves that an insert finds its key at level 2, although level 1 has room again, and
+ * reports EXISTS. Fails without the filter in the bucket's header (shard_generations_to_search in find.c). */
 static void l2_key_l1_room_on(const char *sim) {
     stage s;
     stage_open(&s, "shard", NO_GROWTH, sim);
@@ -190,7 +191,7 @@ static void stopped_client_grow_on(const char *sim) {
         snprintf(key, sizeof(key), "n%u", i);
         assert_int_equal(stage_do(&s.b, FAR_OP_INSERT, key, "v"), 0);
     }
-    assert_int_equal(version(&s.b), 1); /* C's operation may meet only one doubling */
+    assert_int_equal(version(&s.b), 1); /* C's get, which is not finished, may meet only one doubling */
     for (unsigned i = 0; i < 60; i++) {
         snprintf(key, sizeof(key), "n%u", i);
         assert_true(stage_reads(&s.a, key, "v"));
@@ -249,7 +250,7 @@ static void old_root_reader_after_child_update_on(const char *sim) {
     assert_int_equal(stage_do(&s.a, FAR_OP_PUT, k, "new"), 0);
     stage_finish(&s.c);
     assert_true(s.c.result == 0 && s.c.value_len == 3 && memcmp(s.c.value, "new", 3) == 0);
-    /* even a half-written parent misleads no reader */
+    /* a partly written parent misleads no reader either */
     assert_int_equal(far_sim_release_units(hold, (const uint32_t[]){0}, 1), 0);
     assert_true(stage_reads(&s.a, k, "new") && stage_reads(&s.a, "third", "0"));
     far_sim_release(hold);
@@ -341,7 +342,7 @@ static void lock_batch_split_read_on(const char *sim) {
         stage_write(&s.a, key_with(&s.a, i, 0), "0");
     const char *k = key_with(&s.a, 0, 1);
     stage_write(&s.a, k, "below");
-    for (unsigned i = 2; i < 10 && !met; i++) { /* these keys leave, so that the bucket of k has room */
+    for (unsigned i = 2; i < 10 && !met; i++) { /* these keys move to the child, so that level 1 has room for k */
         snprintf(key, sizeof(key), "%s", key_with(&s.a, 1, i));
         stage_start(&s.b, FAR_OP_PUT, key, "v");
         far_sim_stop_before(s.b.client, at("shard:drain_lock"));
@@ -447,8 +448,9 @@ static void drain_vs_negative_get_on(const char *sim) {
 ON_EVERY_FABRIC(drain_vs_negative_get);
 
 
-/* Rule R6. Proves that the second search of level 1 is read after level 2, although both are in one batch: C's READ of
- * level 2 is held while the drain moves the key up. If the second search preceded it, both would miss the key. */
+/* Rule R6. A get that misses its key at level 1 reads level 2, and then level 1 a second time, in one batch. Proves
+ * that the second READ of level 1 takes effect after the READ of level 2. C's READ of level 2 is held while the drain
+ * moves the key from level 2 to level 1. If the READ of level 1 came first, C would miss the key at both levels. */
 static void drain_during_the_second_read_on(const char *sim) {
     stage s;
     stage_open(&s, "shard", DRAINING, sim);
@@ -499,7 +501,7 @@ static void fail_in_drain(stage *s, const char *sim) {
     stage_open(s, "shard", DRAINING ",share=1,idle_sweep=off", sim);
     overflow_one_bucket(s);
     for (unsigned i = 0; i < 8 && !died; i++) {
-        /* this key leaves, so that there is room where k moves up */
+        /* this key moves to the child, so that level 1 has room for k */
         snprintf(key, sizeof(key), "%s", key_with(&s->a, 1, i + 1));
         stage_start(&s->b, FAR_OP_PUT, key, "v");
         far_sim_stop_before(s->b.client, at("shard:clear_drained_entry"));

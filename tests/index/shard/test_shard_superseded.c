@@ -9,8 +9,8 @@
 
 
 static bool
-/* Returns true if the value and the key of a slot may be read at different moments. If so, no such read is used as an
- * observation. */
+/* Returns true if a READ may return the value and the key of a slot from different moments. On such fabrics no image
+ * that was read without the lock counts as an observation. */
 slots_may_tear(const variant *variant) {
     return variant->units == 64;
 }
@@ -26,7 +26,8 @@ slots_may_tear(const variant *variant) {
 
 
 /* Prepares the race. Key 7 has the value 10. A holds the lock and is about to write 20. B, which wants to change key 7,
- * has failed to take the lock. If B's kind of operation can be superseded, B has read the value 10 once. */
+ * has failed to take the lock. If B's operation is an update or put, which can be superseded, B has also read the value
+ * 10 once. */
 static void let_b_meet_the_lock(stage *s, const variant *variant, far_op_kind kind) {
     open_stage(s, variant, 0, NO_GROWTH);
     put(&s->a, number(7), 10);
@@ -117,9 +118,9 @@ static void an_update_that_is_not_superseded_writes_on(const variant *variant) {
 TEST_VARIANTS_OF(an_update_that_is_not_superseded_writes, INLINE);
 
 
-/* Proves that a torn read is no observation. On a fabric that tears READs at words, B reads the value that a slot had
- * before A's insert, together with the key that it has since. B must not treat the insert as an update that followed
- * its own. Fails without the condition on whole_pairs in watch_locked_bucket. */
+/* Proves that B does not use a torn image to decide that it was superseded. On a fabric that tears READs at words, B
+ * reads the value that a slot had before A's insert, together with the key that it has since. B must not treat the
+ * insert as an update that followed its own. Fails without the condition on whole_pairs in watch_locked_bucket. */
 static void a_torn_read_is_no_observation_on(const variant *variant) {
     stage s;
     if (!slots_may_tear(variant))
@@ -146,9 +147,9 @@ static void a_torn_read_is_no_observation_on(const variant *variant) {
 TEST_VARIANTS_OF(a_torn_read_is_no_observation, INLINE);
 
 
-/* Proves that an old copy of the key is no observation. C has the old root. The key has moved to the child and was
- * changed there before C began. C reads the old copy in the parent and must not count itself as superseded. Fails if
- * detect_superseded omits shard_hit_is_valid. */
+/* Proves that C does not use an old copy of the key to decide that it was superseded. C has the old root. The key has
+ * moved to the child and was changed there before C began. C reads the old copy in the parent and must not count itself
+ * as superseded. Fails if detect_superseded omits shard_hit_is_valid. */
 static void an_old_copy_is_no_observation_on(const variant *variant) {
     stage s;
     open_stage_with(&s, variant, 0, GROWING, true);
@@ -177,9 +178,9 @@ static void an_old_copy_is_no_observation_on(const variant *variant) {
 TEST_VARIANTS_OF(an_old_copy_is_no_observation, INLINE);
 
 
-/* Proves that operations which join B's round after B's first read are not superseded with B, because they began after
- * the write that superseded it. Fails if detect_superseded seals with far_rdwc_seal (`writer`'s update is lost), or
- * uses the mark of the second read (`reader` returns 30). */
+/* Proves that operations which join B's RDWC round after B's first read do not count as superseded together with B,
+ * because they began after the write that superseded B. Fails if detect_superseded seals with far_rdwc_seal (`writer`'s
+ * update is lost), or uses the mark of the second read (`reader` returns 30). */
 static void joining_after_the_first_read_is_not_superseded_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, NO_GROWTH);
@@ -211,10 +212,10 @@ static void joining_after_the_first_read_is_not_superseded_on(const variant *var
 TEST_INLINE_WITHOUT_TEARING(joining_after_the_first_read_is_not_superseded);
 
 
-/* Proves that an operation which joins between two attempts of B is not superseded with B. B's second read shows the
- * same value as the first, and only the next attempt observes the change. `reader` joins in between, when the value is
- * 20. `reader` must not return 30, which precedes 20. Fails if the mark is that of the attempt that observed the
- * change. */
+/* Proves that an operation which joins between two attempts of B does not count as superseded together with B. B's
+ * second read shows the same value as the first, and only the next attempt observes the change. `reader` joins in
+ * between, when the value is 20. `reader` must not return 30, which precedes 20. Fails if the mark (the batch before
+ * which a member must have joined) is that of the attempt that observed the change. */
 static void joining_between_two_attempts_is_not_superseded_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, NO_GROWTH);
@@ -301,8 +302,8 @@ static int64_t keys_counted(stage *s) {
 
 
 /* Proves that a put which is superseded after a split is not counted as a new key. B splits the bucket for its put, but
- * the split does not carry the put. When B tries again, A holds the lock and supersedes it. Fails if `delta` keeps the
- * value that the split has set. */
+ * the split does not carry the put. When B tries again, A holds the lock and supersedes it. Fails if `delta`, the
+ * number of added keys, keeps the value that was set for the attempt with the split. */
 static void a_put_superseded_after_a_split_adds_no_key_on(const variant *variant) {
     stage s;
     open_stage_with(&s, variant, 0, NO_GROWTH ",combining=off", true);
@@ -328,10 +329,12 @@ static void a_put_superseded_after_a_split_adds_no_key_on(const variant *variant
 TEST_INLINE_WITHOUT_TEARING(a_put_superseded_after_a_split_adds_no_key);
 
 
-/* Proves that an observation from before the seal of the round is discarded. B has read the value 10; then the key is
- * deleted, its slot reused, and `writer` joins B's round. B seals the round in order to split, but has no room for the
- * pair. A inserts the key again with 50. This insert supersedes no put, so B must write 40. Fails if seal_value
- * (inline/write.c) keeps `observed`. */
+/* Proves that B forgets the value that it has observed when it closes its RDWC round for writers (the seal), because
+ * operations that joined the round later are part of it then. B has read the value 10. Then the key is deleted, its
+ * slot is reused, and `writer` joins B's round. B seals the round for a split, but has no room for the pair and must
+ * try again. A inserts the key with the value 50. An insert supersedes no put, because the key is absent immediately
+ * before a successful insert. So B must write the value of `writer`, which is 40. Fails if seal_value (inline/write.c)
+ * keeps `observed`. */
 static void a_read_before_the_seal_is_discarded_on(const variant *variant) {
     stage s;
     open_stage_with(&s, variant, 0, NO_GROWTH, true);

@@ -1,5 +1,6 @@
-/* Torn images: the READ of a bucket returns words from different moments, in any order. For every word of a bucket the
- * tests read this word first, or last, and every prefix and suffix of the words before the rest. */
+/* Torn images: the READ of a bucket returns words from different moments, in any order. The words are read in several
+ * orders: for every word of a bucket, this word first or last; and every prefix and suffix of the words before the
+ * other words. */
 #include "shard_rig.h"
 #include "test.h"
 

@@ -67,9 +67,9 @@ static inline far_addr recycle_leaf(uint32_t *bytes) {
 }
 
 
-/* Removes the node of "nx" while B's cache still contains it. Then A inserts a node with the same prefix in the same
- * memory. A's CAS that links this node is held back, so that the node is written but not linked. Returns the address of
- * the node; *link is the held CAS. */
+/* Removes the node of "nx" while B's cache still contains it. Then A inserts a key that needs a node with the same
+ * prefix, and the new node gets the same memory. A's CAS that links the new node is held back, so that the node is
+ * written but not linked. Returns the address of the node; *link is the held CAS. */
 static inline far_addr recycle_node(far_sim_hold **link) {
     static uint32_t bytes = 128;
     put_all(a, "nba");

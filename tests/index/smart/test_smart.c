@@ -230,8 +230,8 @@ static unsigned trips_of_get(plain *p, const char *key) {
 }
 
 
-/* A reader of one shard of the cache does not exclude other readers: while one reader stays in the shard for ever, gets
- * of other clients finish. Fails (does not end) if readers take an exclusive lock. */
+/* The cache is divided into parts (shards) with a reader-writer lock each. While one reader stays in a shard for ever,
+ * the gets of other tasks finish. Does not end if readers take an exclusive lock. */
 TEST(probes_of_the_cache_do_not_wait_for_each_other) {
     plain p;
     open_plain(&p, "");
@@ -284,8 +284,8 @@ static unsigned trips_of_gets(plain *p, unsigned absent, bool twice, unsigned *r
 }
 
 
-/* Gets that are submitted together READ the leaves that the cache names in one batch, each leaf once, also if RDWC
- * merges operations. Fails without smart_get_many (find.c). */
+/* Gets that are submitted together READ the leaves that the cache names in one batch, and each leaf once. This is also
+ * so if RDWC merges operations. Fails without smart_get_many (find.c). */
 TEST(gets_of_cached_leaves_share_one_round_trip) {
     for (int rdwc = 0; rdwc < 2; rdwc++) {
         plain p;
@@ -336,8 +336,8 @@ TEST(without_path_compression_every_byte_has_its_node) {
 }
 
 
-/* Keys are inserted and deleted, each with another byte, so that a list fills with tombstones. Proves that the copy
- * which replaces the list has the layout that fits the live children (smart_replace in restructure.c). */
+/* Keys are inserted and deleted, each with another byte, so that a list becomes full of tombstones. Proves that the
+ * copy which replaces the list has the size that its live children need (smart_replace in restructure.c). */
 TEST(a_node_of_few_children_stays_small) {
     plain p;
     far_stats before, after;
@@ -357,8 +357,9 @@ TEST(a_node_of_few_children_stays_small) {
 }
 
 
-/* A list with nearly as many live children as its layout allows is full. Proves that it is replaced by a larger list,
- * so that not every further insert copies the list (smart_replace in restructure.c). */
+/* A list of 13 slots has 11 live children, and its other slots fill with tombstones. A copy of the same size would have
+ * two free slots, so every second insert would copy the list again. Proves that the full list is replaced by a larger
+ * one instead (smart_replace in restructure.c). */
 TEST(a_node_that_is_nearly_full_has_room) {
     plain p;
     far_stats before, after;

@@ -50,8 +50,8 @@ static void run_until_point(stage_actor *by, const char *point, far_op_kind kind
 
 #define PATH "nppppppppppp" /* longer than the part of a prefix that a node's header contains */
 
-/* Makes a node with a long prefix and two nodes below it. A deletes the last key of the second node and stops before it
- * removes that empty node. */
+/* Makes a node with a long prefix and two nodes below it. A deletes both keys of the second one and stops before it
+ * removes this empty node (the empty branch). */
 static void open_with_an_empty_branch(void) {
     open_stage(NULL);
     put_all(a, PATH "aX " PATH "aY " PATH "bX " PATH "bY");
@@ -60,9 +60,10 @@ static void open_with_an_empty_branch(void) {
 }
 
 
-/* A scan looks for the prefix of a node by the key of any leaf below it, and meets the empty branch first. It must go
- * on to the other branch, or read the whole subtree. Fails if find_key_below (node.c) stops there and
- * find_side_of_start (scan.c) drops a node without a known prefix: the scan leaves out the keys of the other branch. */
+/* The header of a node does not contain a long prefix as a whole, so a scan takes the prefix from the key of any leaf
+ * below the node. Here the scan meets the empty branch first. It must continue with the other branch, or read the whole
+ * subtree. Fails if find_key_below (node.c) ends at the empty branch and find_side_of_start (scan.c) also leaves out a
+ * node with an unknown prefix: the keys of the other branch are missing then. */
 TEST(scan_with_an_empty_branch) {
     open_with_an_empty_branch();
     assert_int_equal(stage_do(b, FAR_OP_SCAN, "npppQ", NULL), 2);
@@ -74,9 +75,10 @@ TEST(scan_with_an_empty_branch) {
 }
 
 
-/* There is an empty branch below a node, and B inserts a key that departs from the prefix of that node. Fails if
- * find_key_below (node.c) stops at the empty branch and branch_at_node (write_insert.c) replaces the node above it,
- * because the node is then replaced by a copy of itself again and again. */
+/* B inserts a key that differs from the long prefix of a node. To find the byte at which they differ, B needs the key
+ * of a leaf below the node, and meets the empty branch first. Fails if find_key_below (node.c) ends at the empty branch
+ * and branch_at_node (write_insert.c) then replaces the node with the long prefix, because this node would be replaced
+ * by an equal copy again and again. */
 TEST(insert_next_to_an_empty_branch) {
     open_with_an_empty_branch();
     stage_start(b, FAR_OP_INSERT, "npppQ", V2);
@@ -88,8 +90,8 @@ TEST(insert_next_to_an_empty_branch) {
 }
 
 
-/* No leaf is left in two levels below the node. The insert replaces the empty nodes first (branch_at_node in
- * write_insert.c), and ends. */
+/* Both nodes below the node with the long prefix are empty, so no leaf contains this prefix. B's insert must first
+ * replace the empty nodes (branch_at_node in write_insert.c), and then end. */
 TEST(insert_above_empty_branches) {
     open_with_an_empty_branch();
     stage_delete(c, PATH "aX");
@@ -125,10 +127,10 @@ static void run_full_check(void *arg) {
 }
 
 
-/* C walks the tree in slices, and the first slice ends with "na". A deletes "na", and its node is merged away, so that
- * the child node takes its place. B deletes all keys of that child node and fails before it removes the node. C's
- * second slice must report the node, although the first slice did not report it and no leaf is below it. Fails if
- * find_side_of_start (scan.c) drops such a node: the collection would free a node that is linked. */
+/* C walks the tree in slices, and the first slice ends with "na". A deletes "na". Its node is merged away, and the
+ * node's child, another node X, takes its place. B deletes all keys of X and fails before it removes X. C's second
+ * slice must report X, because the first slice did not, although no leaf below X shows that X is behind "na". Fails if
+ * find_side_of_start (scan.c) leaves out such a node: the collection would free X although it is linked. */
 TEST(a_walk_reports_a_node_that_became_empty) {
     stage st;
     char key[8];
@@ -169,10 +171,10 @@ TEST(a_walk_reports_a_node_that_became_empty) {
 
 /* Searching for a full node. */
 
-/* A has found a list full of tombstones through its cache. To replace the list, A searches again for the slot above it
- * and wants to READ the list as a whole. Meanwhile B deletes the other keys, and a smaller node takes the place of the
- * list. Fails if A READs the new node with the size of the old list: the insert returns FAR_ERR_CORRUPT. The guard is
- * the comparison of the address in step_down (find.c). */
+/* A inserts into a list that is full, mostly of tombstones, and that A has found through its cache. To replace the
+ * list, A searches again for the slot above it and is about to READ the list as a whole. Meanwhile B deletes the other
+ * keys, and a smaller node takes the place of the list. Fails if A READs the new node with the size of the old list:
+ * the insert returns FAR_ERR_CORRUPT. The guard is the comparison of the address in step_down (find.c). */
 TEST(list_replaced_before_it_is_read_as_a_whole) {
     char key[] = "nA";
     open_stage(NULL);
@@ -220,10 +222,11 @@ static int tick_epoch(far_task *t, void *arg) {
 }
 
 
-/* A's cache names leaf L1, which was replaced by L2 long ago. A READs L1 before its memory is reused, and L2 after its
- * memory has become the LIVE leaf of another key. Then L1's memory becomes the leaf of A's key again, so that the slot
- * word equals the word in A's cache. Fails if A takes that word for the leaf of the other key, and returns "absent"
- * (follow_cached_leaf in find_cached.c remembers only the leaf that the word itself names). */
+/* A's cache names leaf L1, which was replaced by L2 long ago. A READs L1 before the memory of L1 is reused, and L2
+ * after the memory of L2 has become the leaf of another key. Then the memory of L1 becomes the leaf of A's key again,
+ * so that the slot word equals the word in A's cache. Fails if A concludes that the word in the slot still leads to the
+ * leaf of the other key, and returns "absent" (follow_cached_leaf in find_cached.c remembers only the leaf that the
+ * word itself names). */
 TEST(an_old_chain_leads_into_reused_memory) {
     char other[] = "?k";
     open_stage("update=rcu");
@@ -368,8 +371,8 @@ static void run_collection(void *arg) {
 
 /* A fails with a leaf's lock. B completes A's update with A's redo record, and fails after the walk of a collection by
  * C has seen the record. The collection must not free the record with A. The guard is smart_walk_lock
- * (write_in_place.c), which reports the record: without the record no client can find out whose lock it is, and the last
- * update waits for ever. */
+ * (write_in_place.c), which reports the record: without the record no client can find out whose lock it is, and the
+ * last update waits for ever. */
 TEST(redo_record_in_use_survives_a_collection) {
     char old[201], new[201];
     far_sim_match request = {.kind = FAR_SIM_CAS, .from = FAR_SUPER_REQUEST, .to = FAR_SUPER_REQUEST + 8};
@@ -426,10 +429,10 @@ static int get_key(stage_actor *by, const char *key) {
 }
 
 
-/* A's cache has more slots of a node than it has now, because B has made the node smaller. A takes it for full and
- * READs it as a whole to replace it, but then finds that its key belongs to a full node further down. That node must
- * grow, not the one that was READ. Fails if the image of one node is used for another: neither step_down (find.c) forgets
- * the image further down, nor read_whole_node (restructure.c) compares the address. Keys are lost then. */
+/* B has replaced a node by a smaller one, but A's cache still contains the slots of the larger node. So A takes the
+ * node for full and READs it as a whole to replace it. Then A finds that its key belongs to another full node below.
+ * This other node must grow, and not the one that was READ. Fails if step_down (find.c) keeps the image when it goes to
+ * the lower node, and read_whole_node (restructure.c) does not compare its address either. Keys are lost then. */
 TEST(a_node_that_was_read_is_not_the_one_that_grows) {
     const unsigned full = smart_layout_slots(SMART_L128); /* children of a full list */
     open_stage("merge=eager");

@@ -79,8 +79,8 @@ static double get_children(stage_actor *by, unsigned nodes, unsigned step) {
 }
 
 
-/* Nodes of many sizes, each with a key that ends at the node: after one get of every key, the cache leads to each leaf
- * in one round trip (find_entry in cache.c). */
+/* The tree has nodes of many sizes, and each node also has a key that ends at this node. After one get of every key, a
+ * second get of each key finds its leaf through the cache in one round trip (find_entry in cache.c). */
 TEST(every_child_is_found_in_nodes_of_all_sizes) {
     enum { NODES = 256, STEP = 5 };
     open_stage(NULL, NULL);
@@ -174,8 +174,9 @@ static int take_pair(void *ctx, const void *key, size_t key_len, const void *val
 }
 
 
-/* B has one leaf in ten in its cache, so most objects that it READs in advance are not the ones that a scan needs.
- * After few scans it stops reading ahead (smart_readahead_evaluate in scan_readahead.c). */
+/* B has only every tenth leaf in its cache, so reading ahead (READing in advance the objects that the cache names)
+ * saves a scan few round trips. After a few scans B must stop reading ahead (smart_readahead_evaluate in
+ * scan_readahead.c). */
 TEST(scans_stop_reading_ahead_with_a_sparse_cache) {
     enum { ALL = 3000, SCANS = 300, PAIRS = 20 };
     uint8_t key[8], value[8] = {0};

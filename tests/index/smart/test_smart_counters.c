@@ -170,7 +170,8 @@ TEST(absent_keys_cost_one_round_trip) {
 }
 
 
-/* With values of one size, a delete takes two round trips, its slot included, and little background work. */
+/* With values of one size, a delete changes the leaf and its slot within two round trips, and causes little background
+ * work. */
 TEST(deletes_of_fixed_values_include_the_slot) {
     tree tr;
     far_stats before, after;

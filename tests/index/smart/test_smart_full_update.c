@@ -1,6 +1,6 @@
-/* SMART in a full pool, with the option value_size. If no update can replace a leaf, a delete changes the leaf and its
- * slot in one batch. An update that finds no memory for a redo record does replace its leaf, so such a delete must not
- * be used then. */
+/* SMART in a full pool, with the option value_size. A delete may change the leaf and its slot in one batch only if no
+ * update ever replaces a leaf. An update of a longer value replaces the leaf if it finds no memory for a redo record.
+ * So with values that need redo records, deletes must not use one batch. */
 #include "stage.h"
 #include "test.h"
 
@@ -23,16 +23,13 @@ static void fill_pool(stage_actor *by, const char *value) {
 }
 
 
-/* The value of 200 bytes is larger than the tearing granule, so an update in place needs a redo record. The pool is full.
- *
- * 1. B deletes the key: it has READ the leaf and its slot, and stops before {CAS leaf LIVE -> DEAD, CAS slot -> tombstone}.
- * 2. A updates the key. Its session has no redo record, and the pool has no memory for one.
- * 3. B goes on.
- *
- * B is the only client that deletes the key, so it must find it, whether A's update succeeded or was refused. If A replaced
- * the leaf instead, B's first CAS would fail and its second would remove the slot of the new leaf: A's acknowledged update
- * would be lost, and B would report that there was no such key. Fails if `never_replaces` (smart_open in kind.c) is true
- * for VI leaves. */
+/* The value of 200 bytes is larger than the tearing granule, so an update in place needs a redo record. The pool is
+ * full. Steps: (1) B deletes the key: it has READ the leaf and its slot, and stops before it changes them. (2) A
+ * updates the key. Its session has no redo record, and the pool has no memory for one. (3) B continues. B is the only
+ * client that deletes the key, so B must find it, whether A's update succeeded or failed. Suppose that A has replaced
+ * the leaf, and B posts {CAS leaf LIVE -> DEAD, CAS slot -> tombstone} as one batch. Then the first CAS fails and the
+ * second one removes the slot of the new leaf: A's acknowledged update is lost, and B reports that there was no such
+ * key. Fails if `never_replaces` (smart_open in kind.c) is true for VI leaves. */
 TEST(an_update_without_a_redo_record_does_not_break_a_delete) {
     stage s;
     char old[VALUE + 1], new[VALUE + 1];

@@ -42,9 +42,9 @@ static void expect_all(const char *more) {
 }
 
 
-/* Growing a full list below a DIR node costs {READ header, READ list}, {CAS every word}, {WRITE copy, WRITE leaf, CAS
- * slot}, and one round trip more if they are on several memory nodes. The slot above is not READ
- * (find_from_parent_and_node in find_cached.c). */
+/* An insert that grows a full list below a DIR node takes three batches: {READ header of the DIR node, READ list}, {CAS
+ * every word of the list}, {WRITE copy, WRITE leaf, CAS slot}. It takes one round trip more if these objects are on
+ * several memory nodes. The slot above is not READ (find_from_parent_and_node in find_cached.c). */
 TEST(the_slot_above_is_not_read) {
     full_list_below_a_wide_node(false);
     far_stats d = cost_of_growth();
@@ -55,8 +55,8 @@ TEST(the_slot_above_is_not_read) {
 }
 
 
-/* B has raised the size hint in the slot above the list. So A's CAS fails, and A repeats it with the word that the CAS
- * returned (move_parent_slot in restructure.c). */
+/* A grows a list without having READ the slot above it. B has raised the size hint in this slot, so A's CAS of the slot
+ * fails once, and A repeats it with the word that the CAS returned (move_parent_slot in restructure.c). */
 TEST(a_hint_that_changed_costs_a_cas) {
     full_list_below_a_wide_node(false);
     assert_true(stage_reads(b, "nXmy", V1)); /* A reader that READs too little of the list raises the hint. */
@@ -69,8 +69,9 @@ TEST(a_hint_that_changed_costs_a_cas) {
 }
 
 
-/* B inserts a node between the list and the DIR node, before or after A freezes the list. The slot above names B's node
- * then and must keep its word. Fails if word_names_same_node (restructure.c) does not compare the address. */
+/* A grows the list below the DIR node. B inserts a node between the list and the DIR node, before or after A freezes
+ * the list. The slot of the DIR node then names B's node, and A must not change it. Fails if word_names_same_node
+ * (restructure.c) does not compare the address. */
 TEST(a_node_that_came_between_stays) {
     static const char *const points[] = {"smart:freeze", "smart:frozen"};
     for (unsigned i = 0; i < 2; i++) {
@@ -162,8 +163,8 @@ static int count_broken_node(void *ctx, const char *what) {
 }
 
 
-/* A stray bit in a slot after the first unbound slot would stop a later insert, and no operation READs that slot
- * before. So check READs it and reports the damage. Fails if check READs only as much as a scan does
+/* A damaged bit in a slot after the first unbound one makes a later insert fail, and no operation READs this slot
+ * before that insert. So check READs it and reports the damage. Fails if check READs only as much as a scan does
  * (read_missing_slots in scan.c). */
 TEST(a_check_covers_unused_slots) {
     open_stage(NULL, NULL);

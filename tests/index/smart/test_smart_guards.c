@@ -25,9 +25,11 @@ static far_addr leaf_at(char first) {
 
 /* Deletes that READ the deciding node and the leaf in one batch. */
 
-/* A has written a leaf for "naa" in memory that B's cache names, and has not linked this leaf. C has linked its own
- * leaf for "naa". B deletes "naa" with {READ deciding node, READ leaf}. B must delete C's leaf, which the slot names.
- * Fails if take_paired_leaf (find_cached.c) does not compare the words: C's leaf would lose its slot and stay LIVE. */
+/* B's cache names a leaf of "naa" that was deleted. A has written a new leaf for "naa" in the same memory and not
+ * linked it. C has linked its own leaf for "naa". B deletes "naa" and begins with the batch {READ deciding node, READ
+ * leaf that the cache names}. B must delete C's leaf, which the slot of the deciding node names. Fails if
+ * take_paired_leaf (find_cached.c) does not compare the cached word with the slot: B would delete A's leaf and remove
+ * the slot of C's leaf, which stays LIVE. */
 TEST(delete_uses_the_leaf_that_the_slot_names) {
     uint32_t bytes = 40;
     open_stage("value_size=8", NULL);
@@ -50,10 +52,10 @@ TEST(delete_uses_the_leaf_that_the_slot_names) {
 
 /* Nodes in recycled memory. */
 
-/* B's cache contains a node that is gone. B's READ there returns the slots of a node that A has written and not linked,
- * and the header of a later node with the same prefix that is linked. B must not accept it. Fails if B does not
- * READ the node again with its control word first (smart_may_mix_incarnations in take_node_read, find_cached.c): B
- * binds a partial key that has a slot already. */
+/* B's cache contains a node that is gone. B's READ of its address returns the slots of a node that A has written and
+ * not linked, and the header of a later node with the same prefix, which is linked. B must not use this mixture. Fails
+ * if B does not READ the control word, and then the node a second time (smart_may_mix_incarnations in take_node_read,
+ * find_cached.c): B would bind a second slot to a partial key. */
 TEST(node_torn_over_incarnations) {
     far_sim_hold *link;
     open_stage(EAGER, "atomic_bytes=8");
@@ -80,10 +82,10 @@ TEST(node_torn_over_incarnations) {
 }
 
 
-/* B's cache contains a node that was removed. A scan of B READs that memory in advance: it returns the control word of
- * the removed node, then slots of a node that is not linked. When the scan READs the root, a third node is linked at
- * this address. Fails if the image is used although it is not LIVE (smart_take_readahead_node in scan_readahead.c): the
- * scan would return a key that was never in the tree. */
+/* B's cache contains a node that was removed. A scan of B READs the address of this node in advance. The READ returns
+ * the control word of the removed node, and slots of a second node that is not linked. When the scan then READs the
+ * root, a third node is linked at this address. Fails if the image is used although it is not LIVE
+ * (smart_take_readahead_node in scan_readahead.c): the scan would return a key that was never in the tree. */
 TEST(scan_of_a_node_torn_over_incarnations) {
     uint32_t bytes = 128;
     open_stage(EAGER, "atomic_bytes=8");
@@ -151,9 +153,9 @@ static void assert_is_read(stage_actor *by, const char *key) {
 }
 
 
-/* The node between the root and a DIR node is merged away, so that a byte of the prefix lies between these two. Fails
- * if the root's slot word keeps the bit gap0 (replace_frozen_node in restructure.c): a slot for the wrong byte is READ.
- */
+/* The node between the root and a DIR node is merged away, so that the root's slot now skips a byte of the prefix.
+ * Fails if the slot word keeps the bit gap0, which states that no byte is skipped (replace_frozen_node in
+ * restructure.c): clients would READ the slot of the DIR node for the wrong byte. */
 TEST(direct_node_below_a_gap) {
     open_stage(EAGER, NULL);
     put_all(a, "na");
@@ -215,9 +217,9 @@ static far_sim_hold *hold_after_reading_record(stage_actor *by, far_addr record,
 }
 
 
-/* B has READ A's redo record. A finishes its update, C writes another value, and A fails. B must not write A's value
- * again. B fails before it writes its own value, so that only A's could be visible. Fails if complete_update
- * (write_in_place.c) does not READ the lock again. */
+/* B waits for A's lock and has READ A's redo record. A finishes its update, C writes another value, and A fails. B must
+ * not write A's value again. The test examines the value when B is about to take the lock, before B writes its own
+ * value. Fails if complete_update (write_in_place.c) does not READ the lock again. */
 TEST(finished_update_is_not_written_again) {
     far_addr record = hold_lock_of_nk();
     far_sim_hold *hold = hold_after_reading_record(b, record, text[0]);
@@ -258,8 +260,8 @@ TEST(one_client_completes_an_interrupted_update) {
 
 
 /* B waits for the lock of "nk", which A holds. Before B READs the redo record, A uses this record for another leaf, and
- * fails. Fails if read_redo_record (write_in_place.c) does not compare the lock word: B would report that "nk" is
- * corrupt. */
+ * fails. Fails if read_redo_record (write_in_place.c) does not check that the record belongs to the lock word that B
+ * has READ: B would report that "nk" is corrupt. */
 TEST(record_of_another_leaf) {
     far_addr record = hold_lock_of_nk();
     stage_start(b, FAR_OP_UPDATE, "nk", text[2]);
@@ -291,8 +293,8 @@ TEST(a_walk_reports_all_leaves_of_a_chain) {
 }
 
 
-/* C inserts into a slot that still names the leaf which A deleted. C's insert retires the deleted leaf (retire_chain in
- * write_insert.c). Without this, the memory is leaked until a collection, and the test fails. */
+/* C inserts into a slot that still names the leaf which A deleted. C's insert must retire the deleted leaf
+ * (retire_chain in write_insert.c). Otherwise its memory is leaked until a collection. */
 TEST(insert_over_a_dead_leaf_leaks_nothing) {
     far_pool_usage usage;
     stage_open(&s, "smart", "", NULL);

@@ -1,7 +1,7 @@
-/* SMART: tests of size hints in slot words. The hint determines how much of a node a client READs. An insert that began
- * at the root raises the hint in the slot above the node if the new slot is beyond the hint. An insert that began at a
- * cached node has not READ the slot above. In that case the first reader that needs a second READ raises the hint, and
- * later readers need only one READ. */
+/* SMART: tests of size hints in slot words. The hint determines how much of a node a client READs. If an insert binds a
+ * slot beyond the hint, and its search began at the root, it raises the hint in the slot above the node. An insert that
+ * began at a cached node does not know the slot above. In that case the first reader that needs a second READ raises
+ * the hint, so that later readers need only one READ. */
 #include "smart_rig.h"
 #include "test.h"
 

@@ -114,8 +114,8 @@ TEST(prefix_hashes_are_polynomials) {
 }
 
 
-/* A READ of a list with the size that its hint gives covers the children and one more slot, for all options node_types.
- */
+/* A client READs as many slots of a list as the size hint gives. These slots contain all children and the first unbound
+ * slot, for all layouts of lists. */
 TEST(reads_of_a_list_show_its_end) {
     static const unsigned lists[] = {SMART_L128, SMART_L256, SMART_L512, SMART_PAPER};
     for (unsigned l = 0; l < 4; l++)

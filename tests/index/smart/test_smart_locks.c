@@ -48,8 +48,8 @@ static far_addr put_long(const char *key, const char *value) {
 }
 
 
-/* Race H24. A's WRITE of an update in place has taken effect to one half. B's get must wait for the rest. Fails without
- * the checksum over the value, in smart_leaf_is_whole (leaf.c) if nothing is cached, or in leaf_certifies_itself
+/* Race H24. Half of A's WRITE of an update in place has taken effect. B's get must wait for the rest. Fails without the
+ * checksum over the value, in smart_leaf_is_whole (leaf.c) if nothing is cached, or in leaf_certifies_itself
  * (find_cached.c). */
 TEST(half_written_value_is_not_read) {
     static const char *const options[] = {"cache=off", ""};
@@ -183,7 +183,7 @@ TEST(scan_during_replace) {
 
 
 /* Race H19. A fails after it has frozen a node. B's scan completes the replacement, so that C's insert meets no frozen
- * word. Fails if scans read frozen words like others (expand_node in scan.c). */
+ * word. Fails if scans only use frozen words and do not complete the replacement (expand_node in scan.c). */
 TEST(scan_completes_an_interrupted_replacement) {
     far_stats before, after;
     open_stage(EAGER, NULL);

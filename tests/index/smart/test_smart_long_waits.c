@@ -43,8 +43,8 @@ static void poll_until_epochs_pass(unsigned times) {
 }
 
 
-/* B wants to update a leaf in place, and each time when B tries to take the lock, A holds the lock for another update.
- * B renews its pin, so epochs pass. Fails if B keeps its pin (wait_for_lock in write_in_place.c): no memory would be
+/* B wants to update a leaf in place, but whenever B tries to take the leaf's lock, A holds it for another update. B
+ * renews its pin, so epochs pass. Fails if B keeps its pin (wait_for_lock in write_in_place.c): no memory would be
  * reused while B waits. */
 TEST(waiting_for_a_lock_does_not_hold_back_memory) {
     make_values();
@@ -79,10 +79,10 @@ static void read_torn(far_addr leaf, unsigned round) {
 }
 
 
-/* A's cache names L, the leaf of another key. A READs L and remembers its word, so that L need not be READ again. Then
- * A meets a leaf of its own key that is torn at every READ, until A renews its pin. Meanwhile L's memory is reused for
- * A's key, with the same slot word. A must READ it. Fails if smart_renew_pin (find.c) does not forget the word: A
- * returns "absent". */
+/* A's cache leads to L, the leaf of another key. A READs L and remembers that the word which names L does not lead to
+ * A's key. Then A READs a leaf of its own key, and every READ is torn, until A renews its pin. Meanwhile the memory of
+ * L is reused for the leaf of A's key, so that the slot has the remembered word. A must READ L again. Fails if
+ * smart_renew_pin (find.c) does not forget the word: A returns "absent". */
 TEST(reads_under_an_old_pin_are_not_used) {
     make_values();
     open_stage("patience=2", NULL);

@@ -118,8 +118,8 @@ TEST(gets_together_torn_over_incarnations) {
 }
 
 
-/* Race H14. A has written a node in the memory of a removed node with the same prefix, and its CAS will fail. B, whose
- * cache contains the old node, must not insert into it. Fails if nodes in recycled memory are written LIVE
+/* Race H14. A has written a node in the memory of a removed node with the same prefix. A's CAS that links it will fail.
+ * B, whose cache contains the old node, must not insert into it. Fails if nodes in recycled memory are written LIVE
  * (smart_build_node in node.c). */
 TEST(pending_node_recycled) {
     far_sim_hold *hold;
@@ -135,9 +135,9 @@ TEST(pending_node_recycled) {
 }
 
 
-/* Race H14. A copies a full list into the memory of a removed node with the same prefix, and A's CAS will fail. B,
- * whose cache contains the old node, must not insert into the copy. Fails if copies in recycled memory are written LIVE
- * (fill_copy in restructure.c): B's key would be inserted into the copy and lost with it. */
+/* Race H14. A replaces a full list by a copy in the memory of a removed node with the same prefix. A's CAS that links
+ * the copy will fail. B, whose cache contains the old node, must not insert into the copy. Fails if copies in recycled
+ * memory are written LIVE (fill_copy in restructure.c): B's key would be inserted into the copy and lost with it. */
 TEST(pending_copy_recycled) {
     uint32_t bytes = 128;
     open_stage("", NULL);
@@ -183,10 +183,10 @@ TEST(cas_recycled_slot) {
 }
 
 
-/* Race H16. A is about to change a slot of the node above, which still names a node that B has removed meanwhile. A's
- * pin prevents the reuse of the removed node's memory. Otherwise a node with the same prefix could be at the same
- * address, and A's CAS would unlink that node. Fails if a replaced node is freed at once instead of retired
- * (publish_replacement in restructure.c). */
+/* Race H16. A replaces a node and is about to CAS the slot above it. Meanwhile B completes this replacement, so the
+ * node is removed, and then inserts a node with the same prefix. A's pin prevents the reuse of the removed node's
+ * memory. Otherwise the new node could be at the same address, and A's CAS would unlink it. Fails if a replaced node is
+ * freed at once instead of retired (publish_replacement in restructure.c). */
 TEST(aba_parent) {
     for (unsigned later = 0; later < 2; later++) {
         uint32_t bytes = 128;
@@ -211,9 +211,9 @@ TEST(aba_parent) {
 
 
 /* B deletes "naa" with {READ deciding node, READ leaf}. A writes a leaf for "naa" that is never linked, and then
- * another one in the same memory that is linked. B must use the leaf that the slot of the deciding node names. Fails if
- * the leaf is READ before the node (put_node_read in find_cached.c): the CAS of the leaf fails, the CAS of the slot
- * succeeds, and A's key is lost. */
+ * another leaf for "naa" in the same memory, which is linked. B must use the image of the linked leaf, which the slot
+ * of the deciding node names. Fails if the leaf is READ before the node (put_node_read in find_cached.c): the CAS of
+ * the leaf fails, the CAS of the slot succeeds, and A's key is lost. */
 TEST(delete_batch_vs_unlinked_leaf) {
     uint32_t bytes = 40, node_bytes = 128;
     open_stage("value_size=8", NULL);

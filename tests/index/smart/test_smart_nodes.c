@@ -4,8 +4,8 @@
 #include "test.h"
 
 
-/* Race H5. A merges a node away, so that its child takes its place with a longer compressed prefix. A stops at each
- * step. B, through its cache, and C, through the root, find all keys at each step. */
+/* Race H5. A merges a node away, so that its child takes its place and the slot above skips more bytes. A stops at each
+ * step of the merge in turn. B, through its cache, and C, through the root, find all keys at each step. */
 TEST(merge_over_a_prefix) {
     static const char *const points[] = {"smart:removed", "smart:merge", "smart:frozen", "smart:replaced"};
     for (unsigned i = 0; i < 4; i++) {
@@ -119,8 +119,8 @@ TEST(dirty_tail) {
 }
 
 
-/* Race H12. A is about to insert a node by a CAS of a slot. B raises the size hint in that slot's word. A's CAS fails,
- * and A repeats its insert (smart_put in write_insert.c). */
+/* Race H12. A is about to link a new node by a CAS of a slot. B raises the size hint in that slot's word. A's CAS
+ * fails, and A repeats its insert (smart_put in write_insert.c). */
 TEST(hint_vs_commit) {
     open_stage("", NULL);
     put_all(a, "nxaa nxab nxac nxad nba");
@@ -134,8 +134,8 @@ TEST(hint_vs_commit) {
 }
 
 
-/* Races H12 and H13. A and B have both frozen the same full list to grow it, and C does the same and finishes. B and A
- * continue. All keys are present. */
+/* Races H12 and H13. A and B have both frozen the same full list to grow it. C completes the growth with its own key.
+ * Then B and A continue. All keys must be present. */
 TEST(two_helpers) {
     open_stage(EAGER, NULL);
     put_all(a, "naa nba nca nda nea nfa nga nha nia nja nka nla nAa"); /* These puts make the list full. */
@@ -151,9 +151,10 @@ TEST(two_helpers) {
 
 
 /* A's get of an absent key has READ the slot above a full list. B inserts the key, so that a larger list takes the
- * place of the full list. C's get joins A's get by RDWC. Then A READs the old list. C must find the key, because C's
- * get was invoked after B's insert had ended. Fails if the word that stands for a full list has no frozen bit
- * (smart_look_up_slot in find.c). */
+ * place of the full list. C, a session of A's compute node, gets the same key, and its get joins A's get by RDWC. Then
+ * A READs the old list. C must find the key, because C's get was invoked after B's insert had ended. Fails if
+ * smart_look_up_slot (find.c) reports a key that is not in a full list as absent although the words of the list are
+ * frozen. */
 TEST(a_replaced_full_list_proves_no_absence) {
     open_stage("cache=off", NULL);
     a->pool->rdwc = far_rdwc_new(0);
@@ -194,8 +195,9 @@ TEST(branch_over_frozen) {
 }
 
 
-/* H13. A has frozen node "nx", and B its parent. Both continue, in the worse order; in the second round B also continues
- * as soon as A has replaced a node. Fails if smart_find (find.c) does not complete the upper replacement first. */
+/* Race H13. A has frozen node "nx", and B its parent. A continues first, although the slot above its node is frozen; in
+ * the second round B continues as soon as A has replaced a node. Fails if smart_find (find.c) does not complete the
+ * upper replacement first. */
 TEST(parent_frozen) {
     for (unsigned i = 0; i < 2; i++) {
         open_stage(EAGER, NULL);
@@ -264,8 +266,8 @@ TEST(prefix_chain) {
 }
 
 
-/* H20. Keys that are prefixes of other keys, and keys that end with zero bytes, are different keys, and a scan gives
- * them in order. Fails if the partial key for the end of a key is that of a zero byte (smart_part in layout.h). */
+/* Race H20. Keys that are prefixes of other keys, and keys that end with zero bytes, are different keys, and a scan
+ * gives them in order. Fails if the partial key for the end of a key is that of a zero byte (smart_part, layout.h). */
 TEST(prefixes_and_zero_bytes_at_the_end) {
     static const struct {
         const char *bytes;
@@ -290,8 +292,8 @@ TEST(prefixes_and_zero_bytes_at_the_end) {
 }
 
 
-/* H27. A's new node is on another memory node than the slot, and its WRITE is held back. B must see the tree as it was.
- * Fails if the WRITE is not waited for before the CAS (insert_branch in write_insert.c). */
+/* Race H27. A's new node is on another memory node than the slot, and its WRITE is held back. B must see the tree as it
+ * was. Fails if the WRITE is not waited for before the CAS (insert_branch in write_insert.c). */
 TEST(batch_cross_node) {
     for (char second = 'a'; second < 'i'; second++) { /* nodes are spread, so some nodes are on another memory node */
         char one[] = "n?aa", two[] = "n?ab";
@@ -371,7 +373,8 @@ static void run_check(void *actor) {
 
 
 /* B's check READs the first half of a list before A binds two slots, and the second half after that. So it sees an
- * unbound slot before a bound one. That is no problem. The guard is check_gap (check.c) READs the slot again. */
+ * unbound slot before a bound one, and must not report this as a problem. The guard is check_gap (check.c), which READs
+ * the unbound slot again before it reports. */
 TEST(check_during_inserts_finds_no_problem) {
     uint32_t node_bytes = 128;
     open_stage("", NULL);

@@ -12,7 +12,7 @@
 #define LEAF 40u /* size of the leaves in this file, in bytes */
 
 
-/* a memory node that the test fills, so that it has no room for objects of this type and size either */
+/* a memory node to be filled, until it has no room for an object of this type and size */
 typedef struct fullness {
     unsigned node, type;
     uint64_t bytes;
@@ -63,8 +63,8 @@ static void run_with_write_held_back(far_op_kind does, const char *key, const ch
 }
 
 
-/* The memory node of the slot is full, so A's new leaf is on the other one. A must wait for the WRITE of the leaf
- * before the CAS of the slot. Fails without the wait in insert_into_slot (write_insert.c). */
+/* The memory node of the slot is full, so A's new leaf is on the other memory node. A must wait for the WRITE of the
+ * leaf before the CAS of the slot. Fails without the wait in insert_into_slot (write_insert.c). */
 TEST(a_leaf_on_another_node_is_written_before_its_slot_names_it) {
     open_stage(NULL, NULL);
     unsigned node = 'n' % 2; /* number of the memory node that contains the root's slot */
@@ -200,9 +200,9 @@ static uint64_t retired_bytes(void) {
 }
 
 
-/* Makes a chain that is longer than one CAS can unlink: the leaf is replaced many times while the slot still names the
- * first one. At the end the key is deleted, if `deleted` is set. Then checks that every leaf is unlinked and retired.
- */
+/* Makes a long chain: the leaf of a key is replaced many times while the slot still names the first leaf. If `deleted`
+ * is set, the key is deleted at the end. Then checks that every leaf of the chain is unlinked and retired, although one
+ * operation unlinks only a part of the chain. */
 static void unlink_a_long_chain(bool deleted) {
     updater updaters[CHAIN];
     const char *last = deleted ? NULL : updaters[CHAIN - 1].value;
@@ -310,10 +310,10 @@ TEST(memory_of_leaves_is_reused) {
 #define PATH "nppppppppppp" /* longer than the part of a prefix that a node's header contains */
 
 
-/* C has frozen a node with a long prefix and is about to replace it. Only an empty node is left below the frozen node.
- * B's key differs from the long prefix, and B finds no leaf that contains the whole prefix; the empty node cannot be
- * removed from a frozen slot. B must replace the frozen node first (find_key_below in node.c). Fails if B tries to
- * remove the empty node again and again. */
+/* C has frozen a node with a long prefix and is about to replace it. Only an empty node is left below it. B inserts a
+ * key that differs from the long prefix. B finds no leaf that contains the whole prefix, and cannot remove the empty
+ * node, because the slot that names it is frozen. So B must replace the frozen node first (find_key_below in node.c).
+ * Fails if B tries to remove the empty node again and again. */
 TEST(a_frozen_node_above_an_empty_one_is_replaced_first) {
     char key[] = PATH "?";
     open_stage(NULL, NULL);
@@ -338,8 +338,8 @@ TEST(a_frozen_node_above_an_empty_one_is_replaced_first) {
 
 /* ---- Many clients insert into one list ---- */
 
-/* A inserts into a list. Before each of A's first `times` CASes of the first unbound slot, B binds that slot, so A's
- * CAS fails. With `full`, there is no memory for a DIR node. */
+/* A inserts into a list. The first `times` CASes of A fail, because B binds the first unbound slot immediately before
+ * each of them. With `full`, there is no memory for a DIR node. */
 static void lose_the_first_unbound_slot(unsigned times, bool full) {
     uint32_t bytes = smart_layout_bytes(SMART_DIR);
     char key[] = "n?";
@@ -371,8 +371,8 @@ static void lose_the_first_unbound_slot(unsigned times, bool full) {
 
 
 /* An insert that has lost SMART_CONTENTION_LIMIT races for the first unbound slot replaces the list by a DIR node with
- * its key, although the list has room (list_is_contended in write_insert.c). With one loss less it takes a slot of the
- * list. Without memory for a DIR node the list stays. */
+ * its key, although the list has room (list_is_contended in write_insert.c). If it has lost one race fewer, it takes a
+ * slot of the list. If there is no memory for a DIR node, the list stays. */
 TEST(a_contended_list_becomes_a_direct_node) {
     lose_the_first_unbound_slot(SMART_CONTENTION_LIMIT - 1, false);
     lose_the_first_unbound_slot(SMART_CONTENTION_LIMIT, false);
@@ -395,8 +395,8 @@ static void each_of_many(char *key, unsigned count, far_op_kind does) {
 
 /* C's cache contains the word of a DIR node, so C READs only a slot of the node. The node is removed. In its memory A
  * writes a copy of a node with the same prefix, with the leaf of a new key, and stops before its CAS of the slot above.
- * C must not find the leaf before the copy is linked. Returns false if copy and slot are on one memory node, because
- * then both are written in one batch. */
+ * C must not find the leaf before the copy is linked. Returns false without a test if copy and slot are on one memory
+ * node, because A then posts the WRITE and the CAS in one batch and cannot be stopped in between. */
 static bool see_a_leaf_early(char second) {
     char key[] = "n??", last[] = "n??";
     uint32_t node_bytes = smart_layout_bytes(SMART_DIR), list_bytes = smart_layout_bytes(SMART_L128);

@@ -5,8 +5,8 @@
 
 
 /* Race H1. A is about to bind the first unbound slot to partial key p. B deletes the key of another slot and inserts a
- * key with partial key p. A continues. Only one slot may belong to p. Fails if a delete clears its slot: check reports
- * two slots, or one key is lost. */
+ * key with partial key p. A continues. Only one slot may be bound to p. Fails if a delete unbinds its slot: B would use
+ * this slot and A another one, so that check reports two slots for p, or one key is lost. */
 TEST(dup_partial_reuse) {
     open_stage(EAGER, NULL);
     put_all(a, "naa nba nca");
@@ -22,8 +22,9 @@ TEST(dup_partial_reuse) {
 }
 
 
-/* Race H2. B has the slot of "naa" in its cache. A deletes "naa", inserts other keys and "naa" again. B finds "naa" and
- * inserts next to it. Fails if the slot could be bound to another partial key. */
+/* Race H2. B has the slot of "naa" in its cache. A deletes "naa", inserts other keys and "naa" again. B must find "naa"
+ * and can insert a key next to it. Fails if a delete unbinds its slot, because the slot in B's cache then belongs to
+ * another key. */
 TEST(rebound_slot_stale_cache) {
     open_stage(EAGER, NULL);
     put_all(a, "naa nba nca");
@@ -98,9 +99,9 @@ TEST(insert_via_cached_removed_node) {
 static const char *const merging[] = {"smart:merge", "smart:freeze"};
 
 
-/* Race H4. A deletes a key and stops before it merges the node with the other child. B inserts a key next to that
- * child. A continues, and all keys are present. Fails if the merge uses a word that was READ before the freeze
- * (replace_frozen_node in restructure.c). */
+/* Race H4. A deletes one of the two keys of a node, and stops before it replaces the node by the other child (a merge).
+ * B inserts a key next to that child. A continues, and all keys are present. Fails if the merge uses a word that was
+ * READ before the freeze (replace_frozen_node in restructure.c). */
 TEST(merge_stale_child_split) {
     for (unsigned i = 0; i < 2; i++) {
         open_stage(EAGER, NULL);
@@ -114,8 +115,8 @@ TEST(merge_stale_child_split) {
 }
 
 
-/* Race H4. A deletes a key and stops before it merges the node with the other child. B replaces the leaf of the other
- * child. A continues, and B's value is present. */
+/* Race H4. A deletes one of the two keys of a node, and stops before it replaces the node by the other child (a merge).
+ * B replaces the leaf of the other child. A continues, and B's value is present. */
 TEST(merge_stale_child_rcu) {
     for (unsigned i = 0; i < 2; i++) {
         open_stage(EAGER ",update=rcu", NULL);
@@ -174,8 +175,8 @@ TEST(dead_leaf_livelock) {
 }
 
 
-/* Race H7. A has READ the leaf for an update by one WRITE. B deletes the key. Then A's WRITE takes effect. The key
- * stays absent. */
+/* Race H7. A updates a key by a WRITE of the value word. A has READ the leaf. B deletes the key. Then A's WRITE takes
+ * effect. The key must stay absent. */
 TEST(update_resurrect) {
     open_stage(EAGER, NULL);
     put_all(a, "naa nba");
@@ -188,8 +189,8 @@ TEST(update_resurrect) {
 }
 
 
-/* Race H7. A has READ the leaf for an update by one WRITE. B deletes the key and inserts it again. Then A's WRITE takes
- * effect. B's value stays. */
+/* Race H7. A updates a key by a WRITE of the value word, and has READ the leaf. B deletes the key and inserts it again.
+ * Then A's WRITE takes effect. B's value stays. */
 TEST(w_update_vs_delete_vs_reinsert) {
     open_stage(EAGER, NULL);
     put_all(a, "naa nba");
@@ -203,8 +204,8 @@ TEST(w_update_vs_delete_vs_reinsert) {
 }
 
 
-/* Race H7. A has READ the leaf for an update by one WRITE. B replaces the leaf. Then A's WRITE takes effect. B's value
- * stays. */
+/* Race H7. A updates a key by a WRITE of the value word, and has READ the leaf. B replaces the leaf. Then A's WRITE
+ * takes effect. B's value stays. */
 TEST(w_update_vs_rcu) {
     open_stage("", NULL);
     put_all(a, "naa nba");
@@ -272,9 +273,9 @@ TEST(delete_batch_vs_reinsert) {
 }
 
 
-/* If leaves can be replaced, a delete must not change the slot in the same batch: the CAS of the leaf would fail, the
- * CAS of the slot would succeed, and the new leaf would be lost. Fails if never_replaces (kind.c) is set for
- * update=rcu. */
+/* If updates can replace leaves, a delete must not change the leaf and the slot in the same batch. After a replacement,
+ * the CAS of the leaf would fail, the CAS of the slot would succeed, and the new leaf would be lost. Fails if
+ * never_replaces (kind.c) is set for update=rcu. */
 TEST(delete_batch_vs_rcu) {
     static const char *const options[] = {"value_size=8,update=rcu," EAGER,
                                           "value_size=8,update=lock,in_place=4," EAGER, EAGER};
@@ -295,9 +296,9 @@ TEST(delete_batch_vs_rcu) {
 }
 
 
-/* Races H6 and H27. Leaf and slot are on two memory nodes, so their CASes have no order. The CAS of the slot must not
- * be a part of the batch (put_tombstone in remove.c). Otherwise B and C could disagree whether the key is present, and
- * the test fails. */
+/* Races H6 and H27. Leaf and slot are on two memory nodes, so their CASes have no order. So a delete must not post both
+ * CASes in one batch (put_tombstone in remove.c). Otherwise the slot could change first, and B and C could disagree
+ * whether the key is present. */
 TEST(delete_batch_cross_node) {
     /* nodes are spread, so some nodes are on another memory node than their first leaf */
     for (char second = 'a'; second < 'i'; second++) {

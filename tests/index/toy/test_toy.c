@@ -38,7 +38,7 @@ static const char *const pools[] = {"local:64M", "local:3x64M"};
 
 
 /* Insert, update, put and delete return the right result for a key that is present and one that is absent, in all
- * correct variants. */
+ * variants without a deliberate fault. */
 TEST(each_kind_of_write_has_its_semantics) {
     for (unsigned i = 0; i < 8; i++) {
         ground g;

@@ -46,8 +46,8 @@ TEST(a_failed_writer_leaves_all_or_nothing) {
 }
 
 
-/* B writes another key of the slot between A's READ and A's publishing. Returns whether both keys are present
- * afterwards. */
+/* B writes another key of the same slot after A has READ the slot and before A publishes its new bucket. Returns
+ * whether both keys are present afterwards. */
 static bool keeps_both_writes(const char *options) {
     stage s;
     open_toy(&s, options);
@@ -63,7 +63,9 @@ static bool keeps_both_writes(const char *options) {
 }
 
 
-/* Fails if the slot is changed by a WRITE, or if a failed CAS is reported as success. */
+/* Proves that no write is lost if two clients write different keys of one slot at the same time. The test must detect
+ * that a key is lost if the slot is changed by a WRITE instead of a CAS (`broken=lost_update`), or if a failed CAS is
+ * reported as success (`broken=dropped_write`). */
 TEST(concurrent_writes_of_a_slot_are_all_kept) {
     assert_true(keeps_both_writes("slots=1"));
     assert_false(keeps_both_writes("slots=1,broken=lost_update"));
@@ -94,7 +96,8 @@ static bool reads_whole_values(const char *options) {
 }
 
 
-/* Fails if a value is overwritten in place. */
+/* Proves that a reader never gets a half-written value, because a value is never overwritten in place. The test must
+ * detect the variant that does so. */
 TEST(a_reader_sees_no_half_written_value) {
     assert_true(reads_whole_values("slots=1"));
     assert_true(reads_whole_values("slots=1,locks=on"));
@@ -120,7 +123,8 @@ static bool publishes_in_order(const char *options) {
 }
 
 
-/* Fails if a bucket and the slot that names it are on two memory nodes and written in one batch. */
+/* Proves that A writes a bucket before the slot names it. The two may not be in one batch, because verbs to different
+ * memory nodes have no order. `broken=unordered` makes this mistake, and the test must detect it. */
 TEST(a_slot_never_points_to_an_unwritten_bucket) {
     assert_true(publishes_in_order("slots=1"));
     assert_true(publishes_in_order("slots=1,locks=on"));
@@ -145,7 +149,8 @@ static bool keeps_memory_that_others_read(const char *options) {
 }
 
 
-/* Fails if a replaced bucket is freed at once instead of retired. */
+/* Proves that a replaced bucket is not reused while a client may still read it, because it is retired. The test must
+ * detect the variant that frees it at once. */
 TEST(memory_that_others_read_is_not_reused) {
     assert_true(keeps_memory_that_others_read("slots=1"));
     assert_true(keeps_memory_that_others_read("slots=1,locks=on"));
@@ -175,7 +180,8 @@ static bool lock_is_taken_over(const char *options) {
 }
 
 
-/* Fails if a waiting client does not check whether the holder of the lock has failed. */
+/* Proves that a waiting client finds out that the holder of a lock has failed, and takes the lock over. With
+ * `broken=forgotten_lock` it does not check this, and the test must detect that it waits forever. */
 TEST(the_lock_of_a_failed_client_is_taken_over) {
     assert_true(lock_is_taken_over("slots=1,locks=on"));
     assert_false(lock_is_taken_over("slots=1,broken=forgotten_lock"));
@@ -231,7 +237,8 @@ static bool sees_the_newest(const char *options) {
 }
 
 
-/* Fails if slot words are cached and never READ again. */
+/* Proves that a get which begins after a put has ended returns the value of the put. With `broken=stale_cache` slot
+ * words are cached and never READ again, and the test must detect the old value. */
 TEST(a_get_after_a_put_sees_it) {
     assert_true(sees_the_newest("slots=1"));
     assert_false(sees_the_newest("slots=1,broken=stale_cache"));

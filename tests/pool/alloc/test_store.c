@@ -112,7 +112,8 @@ static void run_members(crowd *c, member *members, void (*run)(void *arg)) {
 
 /* 512 sessions of 64 handles use a pool of 1 GiB at the same time. Their first objects cost at most four verbs per
  * session on the allocator's tables, at most 5 % of the pool are held in blocks, and at most one of five CASes of block
- * entries fails. The last one fails without the random choice in take_random_blocks (exchange.c). */
+ * entries fails. The last of these three limits is exceeded without the random choice in take_random_blocks
+ * (exchange.c). */
 TEST(many_sessions_cost_little) {
     static crowd c;
     static member members[HANDLES * SESSIONS];

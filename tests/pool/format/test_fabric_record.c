@@ -262,8 +262,9 @@ static void leave_pool(const client *c) {
 }
 
 
-/* A handle that has the pool open reads the record at a tick, and waits between READs from then on. A handle that
- * ignores the record does not. */
+/* Another client records in the fabric record that the fabric does not keep the order of READs. A handle that has the
+ * pool open reads the record at a tick. From then on it adds fences to READs, so that each READ waits for the earlier
+ * ones. A handle that ignores the record does not. */
 TEST_WITH(an_open_handle_does_without_the_order_of_reads_from_its_next_tick, make_words, close_maker) {
     client c = join_pool();
     assert_int_equal(poll_and_put(&c), 0);
@@ -303,8 +304,8 @@ static int fail_on_problem(void *ctx, const char *what) {
 
 
 /* A check also reads the superblock, perhaps before any tick does. The handle still closes itself at its next tick.
- * Fails if far_fabric_record_check changed the handle's state, because far_fabric_record_observe would then find
- * nothing new. */
+ * Fails if far_fabric_record_check changes the state of the handle, because far_fabric_record_observe would then find
+ * nothing new in the record. */
 TEST_WITH(an_open_handle_that_checks_the_pool_closes_itself_too, make_words, close_maker) {
     int err = 0;
     client c = join_pool();

@@ -312,7 +312,8 @@ static void assert_damaged_stamp_is_harmless(unsigned seed, uint64_t (*damage)(c
     assert_false(far_stamp_is_sound(g, id, *stamp));
     adopt_by_use(&r, adopter, gone->object);
     const far_owned_block *held = far_owned_block_at(adopter->pool->store, far_block_base(g, id));
-    /* The stamp must be newer than every collection that the last owner may have observed. */
+    /* The adopter ignores the damaged stamp. The last owner may have observed at most one collection more than the
+     * adopter, so the new stamp must be newer than the adopter's last collection. */
     assert_true(far_number_is_newer(held->stamp, adopter->pool->store->collection));
     use_all_free_memory(&r, adopter);
     assert_many(collector, "o");

@@ -112,8 +112,8 @@ static bool contains_length(const uint8_t *lengths, unsigned count, unsigned len
 }
 
 
-/* Merges two ascending lists of lengths into one ascending list. Returns the number of lengths; 0 if there are too
- * many. */
+/* Merges two ascending lists of lengths into one ascending list. Returns the number of lengths; 0 if there are more
+ * than DART_LIST_MAX. */
 static unsigned merge_lengths(const uint8_t *a, unsigned a_count, const uint8_t *b, unsigned b_count,
                               uint8_t united[DART_LIST_MAX]) {
     unsigned count = 0;
@@ -389,7 +389,8 @@ static int sweep_some(far_task *t, far_index *index) {
     dart_adjust *a = &est->adjust;
     dart_list list = *dart_est_list(est);
     int err = 0;
-    /* If the whole table is already swept, an earlier call failed only to publish the list, for lack of memory. */
+    /* The whole table is swept already if an earlier call failed to publish the list, for lack of memory. Then only the
+     * list is published. */
     if (a->sweep_place < dart_est_places(est) &&
         (err = dart_est_visit_segments(t, index, &a->sweep_place, sweep_segment, &list)) < 0)
         return err;

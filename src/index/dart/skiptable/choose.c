@@ -35,7 +35,8 @@ static bool arm_is_legal(unsigned arm, unsigned usable, unsigned width) {
 }
 
 
-/* Returns the n-th legal arm, counted cyclically. */
+/* Returns the n-th legal arm, counted cyclically. An arm is legal if all its lengths are usable (shorter than the key)
+ * and it has at most `width` lengths; the root is always legal. */
 static unsigned nth_legal_arm(unsigned n, unsigned usable, unsigned width) {
     unsigned legal = 0;
     for (unsigned arm = 0; arm < DART_ARMS; arm++)

@@ -127,7 +127,8 @@ int dart_est_make_segments(far_task *t, far_index *index, const dart_dir_slot *d
     if (n < 0)
         return n;
     if ((err = link_empty_segments(t, dirs, n, made, apart)) < 0) {
-        far_discard_batch(t); /* a batch that the fabric refused was not posted */
+        /* if the fabric has refused the batch, its verbs are still in the open batch, and are dropped here */
+        far_discard_batch(t);
         for (int i = 0; i < n && !dart_session_is_lost(err); i++)
             far_free(t, index, DART_TYPE_EST_SEGMENT, made[i].addr, dart_segment_bytes(0));
         return err;
@@ -259,8 +260,8 @@ static void copy_entry(uint64_t *image, const replacement *c, const old_entry *e
 }
 
 
-/* Collects the entries of live nodes, with their hashes. Tentative words are dropped; the CAS of a client that wants to
- * commit such a word will fail. */
+/* Collects the entries of live nodes, with their hashes. Tentative words are dropped: their slots are frozen, so the
+ * CAS by which a client would commit such a word fails. */
 static int collect_live_entries(far_task *t, far_index *index, const uint64_t *words, replacement *c) {
     dart_est *est = dart_est_of(index);
     dart_target *targets = far_scratch(t, TARGETS_AT_ONCE * sizeof(*targets));
@@ -401,8 +402,9 @@ static int publish_new(far_task *t, far_index *index, replacement *c) {
 }
 
 
-/* Returns log2 of the number of groups for the entries that are copied. With `grow`, the number is larger than in the
- * old segment if more than a quarter of the old slots are in use; otherwise it is the number that the entries need. */
+/* Returns log2 of the number of groups for the entries that are copied: the least number for which the entries fill at
+ * most two thirds of the slots. The result is at most the old number, or with `grow` at most one more. With `grow`, and
+ * if more than a quarter of the old slots are in use, the number is doubled in any case. */
 static unsigned log_groups_for(const replacement *c, bool grow) {
     unsigned old = dart_directory_log_groups(c->word), log_groups = grow && c->live > c->count / 4 ? old + 1 : 0;
     while (log_groups < old + grow && (DART_EST_GROUP_SLOTS << log_groups) * 2 < c->live * 3)

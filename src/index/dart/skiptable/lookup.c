@@ -102,8 +102,9 @@ bool dart_bucket_read_add_verbs(far_task *t, dart_est *est, dart_bucket_read *r)
 }
 
 
-/* Processes a directory word that was read. Returns 1 if a word of the table that it names, or the bucket in the
- * segment that it names, must still be read; 0 if not; or an error. */
+/* Processes a directory word that was read. If the word names a table, a word of this table must be read next. If it
+ * names a segment, the bucket in this segment must be read, unless the same batch has read it. Returns 1 if something
+ * must still be read, 0 if not, or an error. */
 static int process_dir_word(far_task *t, dart_est *est, dart_bucket_read *r) {
     bool same = r->seen_word == r->word;
     int err = dart_est_check_dir_word(est, &r->dir, r->seen_word);
@@ -128,7 +129,8 @@ int dart_bucket_read_process(far_task *t, dart_est *est, dart_bucket_read *r) {
         return again;
     if (dart_any_unfrozen(r->slots, DART_EST_READ_SLOTS))
         dart_directory_set(&est->directory, r->dir.number, r->word, far_epoch(t));
-    /* The slots are frozen and the directory word is from the cache, so the segment may have been replaced long ago. */
+    /* The slots are frozen and the directory word is from the cache, so the segment may have been replaced long ago,
+     * and the directory word must be read again. */
     if (dart_est_any_frozen(r->slots, DART_EST_READ_SLOTS) && !r->word_is_current) {
         r->word_is_usable = false;
         return 1;

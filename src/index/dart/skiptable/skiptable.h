@@ -14,8 +14,8 @@
 
 #define DART_EST_READ_SLOTS  16u
 #define DART_EST_GROUP_SLOTS 24u
-#define DART_EST_PREFIX_MAX  255u /* maximal length of a prefix that may be in a list */
-#define DART_EST_WIDTH_MAX   4u   /* maximal number of lengths that the first round of a lookup reads */
+#define DART_EST_PREFIX_MAX  255u /* largest prefix length that the list of prefix lengths may contain */
+#define DART_EST_WIDTH_MAX   4u   /* maximal number of prefix lengths that the first round of a lookup tries */
 #define DART_LOG_GROUPS_MAX  16u
 
 _Static_assert(DART_EST_READ_SLOTS * 8 == DART_EST_READ_BYTES && DART_EST_GROUP_SLOTS * 8 == DART_EST_GROUP_BYTES,
@@ -292,8 +292,8 @@ typedef struct dart_registration {
     far_addr entry;
     unsigned slot;
     /* Set if a redirect (dart.h) already stored the tentative word in the slot `entry`: that tentative word, the
-     * committed word that will replace it, and the hash of the prefix. tentative is 0 if there was no redirect. Then a
-     * known slot was read as empty, and `lengths` has exactly one length. */
+     * committed word that will replace it, and the hash of the prefix. If there was no redirect, tentative is 0. In
+     * that case, if `entry` names a slot, the slot was read as empty and `lengths` has exactly one length. */
     uint64_t tentative;
     uint64_t committed, hash;
     /* The prefix lengths under which the node will be registered; not used if a redirect stored a tentative word. */
@@ -402,7 +402,7 @@ static inline bool dart_dir_slot_may_be_table(const dart_est *est, const dart_di
 }
 
 
-/* Returns the number of the slot of this level that a hash selects. */
+/* Returns the number of the directory slot at this level (number of tables above the slot) to which a hash leads. */
 static inline unsigned dart_dir_number(const dart_est *est, uint64_t hash, unsigned level) {
     unsigned top = 1u << est->bits | dart_hash_directory(hash, est->bits);
     return top << level * DART_TABLE_LOG | (unsigned)dart_hash_group(hash, 0, level * DART_TABLE_LOG);
@@ -539,9 +539,10 @@ int dart_est_count(far_task *t, far_index *index, dart_est_counts *counts);
 /* Called for each segment, and for each table (slots NULL) before the segments below it. */
 typedef int dart_segment_fn(far_task *t, far_index *index, const dart_dir_slot *dir, uint64_t word,
                             const uint64_t *slots, unsigned count, void *ctx);
-/* Visits some segments from *place on, and moves *place after them. Places number the positions of the directory and
- * its tables in hash order, from 0 to dart_est_places. If `each` returns 1 because a segment has changed, `each` is
- * called again with the new contents of this segment. The caller holds a pin. */
+/* Visits some segments from *place on, and moves *place after them. A place is a position in the hash order of all
+ * directory words, including those in tables; places have the numbers from 0 to dart_est_places. If `each` returns 1
+ * because a segment has changed, `each` is called again with the new contents of this segment. The caller holds a
+ * pin. */
 #define DART_SEGMENTS_AT_ONCE 512u /* maximal number of segments that one call visits */
 int dart_est_visit_segments(far_task *t, far_index *index, unsigned *place, dart_segment_fn *each, void *ctx);
 
@@ -565,14 +566,15 @@ int dart_est_read_list(far_task *t, far_index *index);
 
 /* Stores a key in the sample. */
 void dart_est_sample_key(dart_est *est, far_bytes key);
-/* Called by housekeeping with est_update=off: executes a step of building the table. Returns 1 if more steps remain, 0
- * if not, or an error. */
+/* With est_update=off, writes do not update the skip table. Housekeeping then builds the table once, after the first
+ * get (which is taken as the end of the initial load). This function executes one step of that. Returns 1 if more steps
+ * remain, 0 if not, or an error. */
 int dart_est_build_once(far_task *t, far_index *index);
 /* Called by housekeeping: executes a step of the adjustment. Returns 1 if more steps remain, 0 if not, or an error.
  * Only one task at a time may call this function. */
 int dart_est_adjust(far_task *t, far_index *index);
-/* Begins an adjustment to these lookup lengths, whatever the sampled keys are; calls of dart_est_adjust complete it.
- * Returns 0 if another handle is adjusting the list. */
+/* Begins an adjustment that makes these lengths the lookup lengths, without regard to the sampled keys. Calls of
+ * dart_est_adjust complete it. Returns 0 if another handle is adjusting the list. */
 int dart_est_adjust_to(far_task *t, far_index *index, const uint8_t *lengths, unsigned count);
 
 #endif

@@ -77,14 +77,17 @@ static int read_run(far_task *t, const dart_est *est, word_run *r) {
 }
 
 
-/* Returns the number of low bits of a place that do not take part in selecting a word of this level. */
+/* Returns the number of low bits of a place (position in hash order, skiptable.h) that do not take part in selecting a
+ * directory word at this level. */
 static unsigned bits_below(const dart_est *est, unsigned level) {
     return dart_est_place_bits(est) - est->bits - level * DART_TABLE_LOG;
 }
 
 
-/* Finds and reads the run that begins at this place. Calls `each` for the tables on the way that begin at this place,
- * except the tables above `level`, for which `each` was called before. Returns 0 or an error. */
+/* Finds and reads the run of directory words that begins at this place (position in hash order, skiptable.h). The path
+ * to the run may lead through tables. Calls `each` for those of these tables that begin at this place, so that it is
+ * called once for each table. Leaves out the tables above `level`, because `each` was called for them before. Returns 0
+ * or an error. */
 static int find_run(far_task *t, far_index *index, unsigned place, unsigned level, word_run *r, dart_segment_fn *each,
                     void *ctx) {
     const dart_est *est = dart_est_of(index);
@@ -255,7 +258,10 @@ int dart_est_walk(far_task *t, far_index *index, far_walk *walk) {
     if (err >= 0 && (err = far_pin_take(t)) >= 0) {
         if ((err = free_failed_adjuster(t, index)) >= 0)
             err = far_read_word(t, index->descriptor + offsetof(dart_super, list), &word);
-        if (err >= 0) /* This call needs the pin, because the callee checks whether the object is free. */
+        /* The receiver of the walk checks whether the reported object is free. So the pin under which the list word was
+         * read must still be held: without it another handle could have replaced the list, and the list's memory could
+         * be free. */
+        if (err >= 0)
             err = far_walk_object(walk, index, DART_TYPE_LIST, dart_word_addr(word), sizeof(dart_list));
         far_pin_drop(t);
     }

@@ -148,7 +148,7 @@ static int read_current_buckets(far_task *t, far_index *index, pending_entry *en
         }
         if (err < 0 || ((err = make_missing_segments(t, index, entries, count)) < 0 && err != FAR_ERR_NO_MEMORY))
             return err;
-        /* There is no memory for new segments, so the entries without a segment are given up. */
+        /* If there is no memory for new segments, the entries without a segment are given up. */
         for (unsigned i = 0; err == FAR_ERR_NO_MEMORY && i < count; i++)
             if (entries[i].state == ENTRY_SEARCHES && !entries[i].read.word)
                 entries[i].state = ENTRY_GIVEN_UP;
@@ -203,7 +203,7 @@ static int find_same_prefix_entry(far_task *t, far_index *index, const pending_e
 }
 
 
-/* result of choose_slot; ENTRY_NOT_NEEDED: a sufficient entry exists */
+/* result of choose_slot; ENTRY_NOT_NEEDED: find_same_prefix_entry has found an entry that serves as well */
 typedef enum { SLOT_CHOSEN, ENTRY_NOT_NEEDED, BUCKET_FULL } slot_choice;
 
 
@@ -243,14 +243,15 @@ static int choose_slot(far_task *t, far_index *index, pending_entry *entries, un
 static int choose_slots(far_task *t, far_index *index, pending_entry *entries, unsigned count) {
     for (unsigned i = 0; i < count; i++) {
         pending_entry *p = &entries[i];
-        /* The segment of this pending entry was just replaced, so its bucket must be read first. */
+        /* Skips the entries that have a slot already or were given up, and those whose segment was just replaced,
+         * because their buckets must be read again first. */
         if (p->state != ENTRY_SEARCHES || !p->read.done)
             continue;
         int result = choose_slot(t, index, entries, i);
         if (result == BUCKET_FULL) {
             result = dart_est_grow(t, index, &p->read.dir, p->read.word, false);
-            /* There is no memory to replace the full segment. The entries that already have a slot in this segment
-             * continue; only this entry is given up. */
+            /* If there is no memory to replace the full segment, only this entry is given up. The entries that already
+             * have a slot in this segment continue. */
             bool full = result == FAR_ERR_NO_MEMORY;
             if (result >= 0)
                 restart_searches(entries, count, p->read.dir.number);
@@ -442,9 +443,8 @@ void dart_est_register_batch(far_task *t, far_index *index, const dart_registrat
     for (unsigned i = 0; i < count; i++)
         if (registrations[i].tentative && dart_session_is_lost(err) &&
             dart_est_client(registrations[i].tentative) != client)
-            /* This client sent a CAS that commits another session's tentative word, and the session was lost, so the
-             * CAS may still take effect. The same tentative word must therefore never be written again, so the node
-             * stays claimed. */
+            /* If the session was lost, a CAS that it sent to commit the tentative word of another session may still
+             * take effect. So this tentative word must never be written again, and the node stays claimed. */
             continue;
         else if (registrations[i].tentative || (mine && entries && mine[i]))
             dart_est_release_node(&est->claims,

@@ -104,7 +104,8 @@ int shard_i_drop_false_hits(shard_op *op, shard_hits *hits) {
 
 /* Adds READs that verify a hit whose value and key word (or state) were not read at one moment. The value is read
  * between two READs of the key word or state, and is valid if both return the same word. All these READs are in one
- * batch, because in two batches the 7 bits of gen could wrap around while the client is delayed. */
+ * batch, because between two batches the client could be delayed so long that gen, a counter of 7 bits that every
+ * insert into the slot increments, returns to its old value. */
 bool shard_i_add_confirming_reads(shard_op *op, shard_hit *hit, uint64_t marks[2]) {
     far_addr at = hit->addr + (hit->level == 3 ? 16 : 8);
     if (shard_i_hit_is_atomic(op->st, hit))

@@ -57,7 +57,7 @@ static int claim_slot(shard_op *op, far_addr at, uint64_t expected, uint64_t bus
 
 
 /* Returns 1 if a slot can be claimed, because it is free or because the client that has claimed it has failed; 0 if
- * not; or an error. Only claimed slots cause a check whether a client has failed. */
+ * not; or an error. The check whether a client has failed costs round trips, so it is made only for claimed slots. */
 static int check_claimable(shard_op *op, bool free, bool busy, unsigned owner) {
     if (free || !busy)
         return free;
@@ -148,7 +148,8 @@ int shard_i_place_in_overflow(shard_op *op, uint64_t value, far_addr *at, uint64
     *words = 2;
     if ((err = place_at_l2(op, &o, value, at, slot)) == 0)
         err = place_in_chain(op, o.head, value, at, slot, words);
-    /* No memory for a chain node: nothing was stored, so restore the header without the filter bit and the count. */
+    /* If there is no memory for a chain node, nothing was stored, so the header is restored without the filter bit and
+     * the count. */
     if (err < 0 && !shard_session_is_lost(err)) {
         *header = before;
         far_write(op->t, op->main->addr + 8 * SHARD_I_H, header, 8); /* the caller's unlock completes the batch */
@@ -258,8 +259,8 @@ static int apply_change(shard_op *op, pending_write *c) {
  * same operation shows another value, some client has written or deleted the key in between and found the key present.
  * An update or put can be ordered immediately before that write. The operation is then superseded at once, so its value
  * need not be written, and the operation is done. The RDWC round (operations of a handle on one key that share one
- * execution) is sealed for operations that joined before the first read, because only for them both reads are within
- * the operation. */
+ * execution) then serves only the operations that joined before the first read, because only for them both reads are
+ * within the operation. */
 static bool detect_superseded(shard_op *op, pending_write *c, uint32_t mark) {
     shard_hit hit;
     uint64_t header = op->main->w[SHARD_I_H];
@@ -286,7 +287,8 @@ static bool detect_superseded(shard_op *op, pending_write *c, uint32_t mark) {
  * verbs. */
 static int watch_locked_bucket(shard_op *op, pending_write *c, uint32_t mark) {
     bool writes_over = c->how == FAR_OP_UPDATE || c->how == FAR_OP_PUT;
-    /* Without atomic 16-byte READs, the value and the key word may have been read at different moments. */
+    /* Without atomic 16-byte READs, the value and the key word may have been read at different moments, so the read
+     * proves nothing. */
     if (!op->st->absorb || !writes_over || !op->st->whole_pairs)
         return 0;
     if (detect_superseded(op, c, mark))

@@ -158,9 +158,10 @@ static bool words_are_as_read(const split *s, const shard_image *parent) {
 }
 
 
-/* Splits a bucket. The caller must have determined `graced` before it read the image. The image must have shown that
- * the change `own` (may be NULL) is correct. Returns 1 if the bucket is at version d, 0 if another client has the lock,
- * or an error. */
+/* Splits a bucket. `graced` is true if the grace period of the doubling is over, so that the words need not be frozen;
+ * the caller must have determined it before it read the image `parent`. `own` is the operation's own change, which this
+ * image must have shown to be correct; or NULL. Returns 1 if the bucket is at version d, 0 if another client has the
+ * lock, or an error. */
 int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned d, bool graced,
                   const shard_image *parent, shard_own_change *own) {
     uint64_t header = parent->w[SHARD_P_HEADER], old;
@@ -187,7 +188,9 @@ int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned
     far_point(t, "shard:split_locked");
     if (!graced && (err = freeze_words(s)) < 0)
         return err;
-    if (!words_are_as_read(s, parent)) /* the operation's own change relies on an image that is no longer current */
+    /* The bucket has changed since the image was read. The operation derived its own change from that image, so the
+     * split must not make this change. */
+    if (!words_are_as_read(s, parent))
         s->own = NULL;
     err = write_halves(s);
     return err < 0 ? err : 1;

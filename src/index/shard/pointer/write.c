@@ -156,7 +156,8 @@ static __attribute__((noinline)) int handle_lost_cas(shard_op *op, uint64_t old,
 }
 
 
-/* Called after the CAS of the key's word, which returned `old`. */
+/* Finishes an update or delete after the CAS of the key's word, which returned `old`. If the CAS succeeded, retires the
+ * replaced block and returns SHARD_DONE, otherwise returns the result of handle_lost_cas. */
 static inline int finish_replacement(shard_op *op, uint64_t expected, uint64_t old, bool remove) {
     if (old != expected)
         return handle_lost_cas(op, old, remove);
@@ -249,7 +250,9 @@ static int apply_change(shard_op *op, far_op_kind how, bool present, const shard
     if (slot >= 0 && prove_one_cycle(op, op->main->w[slot]))
         return insert_entry(op, slot);
     if (slot >= 0 && (!op->header_first || word_is_open(op->main->w[SHARD_P_HEADER], op->main->w[slot])))
-        return SHARD_AGAIN; /* the next attempt reads the header first, or finds that the cycle has begun */
+        /* The image may contain words of two cycles. The next attempt reads the header first, or finds that the new
+         * cycle has begun. */
+        return SHARD_AGAIN;
     shard_count_event(&op->st->counters.under_lock);
     return shard_p_change_under_lock(op, how, present ? hit : NULL);
 }

@@ -101,8 +101,8 @@ static int place_in_overflow(shard_op *op, uint64_t word) {
                 return SHARD_DONE;
         }
     if ((err = place_in_chain(op, o->head, word)) < 0)
-        /* No memory for a chain node: nothing was stored, so restore the header without the filter bit and the count.
-         */
+        /* If there is no memory for a chain node, nothing was stored, so the header is restored without the filter bit
+         * and the count. */
         *header_word(op) = before;
     return err;
 }
@@ -236,8 +236,8 @@ static int change_locked(shard_op *op, far_op_kind how, const shard_hit *seen, c
     bool present = found || count;
     if ((err = shard_presence_error(how, present)) < 0)
         return err;
-    /* The key was inserted or deleted before the lock was taken, so the caller's change of the number of keys would be
-     * wrong. */
+    /* `inserting` was determined before the lock was taken. If the key was inserted or deleted since, the caller's
+     * change of the number of keys would be wrong. */
     if (present == op->inserting)
         return SHARD_AGAIN;
     if (found)
