@@ -145,8 +145,13 @@ int far_keys_pass_on(far_task *t, far_keys *keys) {
 }
 
 
+bool far_keys_skips_damage(const far_keys *keys) {
+    return keys && keys->skips_damage;
+}
+
+
 int far_keys_skip_damage(far_task *t, const far_keys *keys, int result) {
-    if (result != FAR_ERR_CORRUPT || !keys || !keys->skips_damage)
+    if (result != FAR_ERR_CORRUPT || !far_keys_skips_damage(keys))
         return result;
     far_discard_batch(t);
     return 0;

@@ -2,7 +2,6 @@
  * cannot be correct. */
 #include "index/shard/traversal.h"
 #include "base/error.h"
-#include "index/common/results.h"
 #include "pool/epoch/epoch.h"
 #include "pool/format/clients.h"
 
@@ -199,7 +198,7 @@ static unsigned view_version(const partition_view *v) {
  * a time. The root word may have been read before the directory, so one doubling may have happened in between, and the
  * next doubling may be in preparation. Objects of still later versions are corruption. */
 static int check_no_later_versions(const shard_traversal *r, const partition_view *v) {
-    for (unsigned i = view_version(v) + 3; i < SHARD_VERSIONS && !(r->keys && r->keys->skips_damage); i++)
+    for (unsigned i = view_version(v) + 3; i < SHARD_VERSIONS && !far_keys_skips_damage(r->keys); i++)
         if (v->directory[SHARD_DIR_SEGMENT + i] || v->directory[SHARD_DIR_PROGRESS + i])
             return far_fail(FAR_ERR_CORRUPT,
                             "index '%s', partition %llu is at version %u, but has objects of version %u",
@@ -252,7 +251,7 @@ static bool table_word_is_valid(const partition_view *v, unsigned i) {
 static int check_tables(const shard_traversal *r, const partition_view *v) {
     for (unsigned i = 0; i < 4; i++) {
         unsigned long long word = v->directory[SHARD_DIR_L2 + i], number = r->part->number;
-        if (table_word_is_valid(v, i) || (r->keys && r->keys->skips_damage))
+        if (table_word_is_valid(v, i) || far_keys_skips_damage(r->keys))
             continue;
         if (!r->report)
             return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: invalid table address %#llx", r->index->name,
@@ -363,7 +362,7 @@ static int visit_bucket(shard_traversal *r, shard_image *image) {
     const shard_state *st = r->st;
     bool counts = r->usage || r->load;
     int err = 0, left;
-    if (r->keys && r->keys->skips_damage && st->inlined) /* the lookup of each key decides which slots are valid */
+    if (far_keys_skips_damage(r->keys) && st->inlined) /* the lookup of each key decides which slots are valid */
         return visit_inline_bucket(r, image);
     if (shard_is_unwritten(st, image->w)) /* the keys of this bucket are still in its parent */
         return r->report ? shard_check_bucket(r->t, r->index, r->part, r->root, image, r->report) : 0;
@@ -519,7 +518,7 @@ static int visit_segments(shard_traversal *r) {
     for (unsigned segment = 0; err >= 0 && segment < SHARD_VERSIONS; segment++) {
         err = skip_damage(r, read_next_segment(r, &v, segment));
         uint64_t word = v.directory[SHARD_DIR_SEGMENT + segment];
-        if (err >= 0 && word == 0 && segment <= view_version(&v) && r->keys && r->keys->skips_damage)
+        if (err >= 0 && word == 0 && segment <= view_version(&v) && far_keys_skips_damage(r->keys))
             continue; /* this segment is lost, but the next ones are not */
         if (err < 0 || word == 0)
             break;
