@@ -316,9 +316,9 @@ static int open_superblock(far_task *t, void *arg) {
 
 /* Opens the system session, formats the pool if its memory is all zero, and registers the session.
  *
- * If the memory nodes permit only READs, the session is not registered, so other clients do not know of this handle. Its
- * pins are only counted locally and protect nothing: memory that it reads may be reused at any time. Such a handle can
- * only take statistics snapshots and list indexes and clients, which tolerate that. It needs no housekeeping. */
+ * If the memory nodes permit only READs, the session is not registered, so other clients do not know of this handle.
+ * Its pins are only counted locally and protect nothing: memory that it reads may be reused at any time. Such a handle
+ * can only take statistics snapshots and list indexes and clients, which tolerate that. It needs no housekeeping. */
 static int open_own_session(far_pool *pool) {
     int err = far_pool_session_new(pool, &pool->team.own);
     if (err < 0)

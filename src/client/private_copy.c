@@ -80,7 +80,8 @@ static int map_node(copy_fabric *copy, unsigned node) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     copy->memory[node] = memory == MAP_FAILED ? NULL : memory;
     copy->present[node] = calloc((bytes + FAR_READER_PIECE - 1) / FAR_READER_PIECE, sizeof(bool));
-    return copy->memory[node] && copy->present[node] ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a copy of a pool");
+    return copy->memory[node] && copy->present[node] ? 0
+                                                     : far_fail(FAR_ERR_NO_MEMORY, "no memory for a copy of a pool");
 }
 
 
@@ -197,7 +198,8 @@ static int make_missing_nodes(copy_fabric *copy) {
     int err = super && g ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a copy of a pool");
     if (err == 0 && reader->node_bytes[0] == 0)
         err = far_fail(FAR_ERR_UNREACHABLE,
-                       "memory node 0, which has the superblock and the catalog, is missing: without it the pool cannot be read: %s",
+                       "memory node 0, which has the superblock and the catalog, is missing: without it the pool "
+                       "cannot be read: %s",
                        reader->missing);
     if (err == 0)
         err = reader->read(reader, 0, 0, super, FAR_SUPER_REGISTRY);
@@ -206,7 +208,8 @@ static int make_missing_nodes(copy_fabric *copy) {
         copy->fabric.node_bytes[i] = reader->node_bytes[i] ? reader->node_bytes[i] : recorded;
         if (copy->fabric.node_bytes[i] == 0 || copy->fabric.node_bytes[i] > FAR_NODE_BYTES_MAX ||
             copy->fabric.node_bytes[i] % 8 != 0)
-            err = far_fail(FAR_ERR_CORRUPT, "memory node %u is missing, and the superblock does not contain its size", i);
+            err =
+                far_fail(FAR_ERR_CORRUPT, "memory node %u is missing, and the superblock does not contain its size", i);
     }
     far_capabilities capabilities = far_capabilities_unpack(super ? super[FAR_SUPER_CAPABILITIES / 8] : 0);
     if (err == 0)
@@ -237,8 +240,8 @@ int far_private_copy_open(const char *uri, far_fabric **fabric) {
     pthread_mutex_init(&copy->lock, NULL);
     copy->fabric.ops = &copy_ops;
     copy->fabric.host = &far_host_threads;
-    copy->fabric.capabilities = (far_capabilities){
-        .atomic_bytes = 64, .masked_cas = true, .atomics_in_order = true, .reads_in_order = true};
+    copy->fabric.capabilities =
+        (far_capabilities){.atomic_bytes = 64, .masked_cas = true, .atomics_in_order = true, .reads_in_order = true};
     copy->fabric.rtt = 1000;
     copy->fabric.at_once = true;
     copy->fabric.nodes = copy->reader->nodes;

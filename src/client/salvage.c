@@ -30,9 +30,9 @@
 typedef struct collecting { /* the first step */
     far_index *index;
     far_snapshot survey; /* the indexes of the pool */
-    far_keys keys;    /* candidates from objects in use */
-    far_keys guessed; /* candidates from free objects, and from pages that belong to no known slab */
-    char *slab; /* local copy of a slab or of the head of a large object, with room for a block */
+    far_keys keys;       /* candidates from objects in use */
+    far_keys guessed;    /* candidates from free objects, and from pages that belong to no known slab */
+    char *slab;          /* local copy of a slab or of the head of a large object, with room for a block */
 } collecting;
 
 typedef struct candidate {
@@ -90,8 +90,8 @@ static int guess_objects(far_task *t, collecting *c, far_addr base, unsigned fir
 }
 
 
-/* Collects from the beginning of a block without slabs. A large object of the index may begin there even if the entry of
- * the block does not show that, because the entry may be damaged. */
+/* Collects from the beginning of a block without slabs. A large object of the index may begin there even if the entry
+ * of the block does not show that, because the entry may be damaged. */
 static int collect_from_large_object(far_task *t, collecting *c, const far_tables *b) {
     far_block_state state = far_block_unpack(b->entry[0]);
     bool own = state.kind == FAR_BLOCK_LARGE_HEAD && state.uid == c->index->uid;
@@ -102,9 +102,9 @@ static int collect_from_large_object(far_task *t, collecting *c, const far_table
 }
 
 
-/* Returns whether a slab with a credible page word begins at this page, and sets *slab. Some damaged words have a correct
- * check. Therefore the index and the type must exist, and the words of the other pages of the slab must be 0, so that a
- * wrong number of pages does not hide the slabs that follow. */
+/* Returns whether a slab with a credible page word begins at this page, and sets *slab. Some damaged words have a
+ * correct check. Therefore the index and the type must exist, and the words of the other pages of the slab must be 0,
+ * so that a wrong number of pages does not hide the slabs that follow. */
 static bool slab_begins(const collecting *c, const far_geometry *g, const far_tables *b, unsigned p,
                         far_page_state *slab) {
     if (b->pages[p] == 0 || !far_page_is_sound(g, p, b->pages[p]))
@@ -121,8 +121,8 @@ static bool slab_begins(const collecting *c, const far_geometry *g, const far_ta
 
 
 /* Collects from the slabs of the index, and guesses on all pages that belong to no slab. Also guesses on the pages of a
- * slab without keys, because its type may be wrong, and of a slab with an unusual number of pages, because its size may be
- * wrong. */
+ * slab without keys, because its type may be wrong, and of a slab with an unusual number of pages, because its size may
+ * be wrong. */
 static int collect_from_pages(far_task *t, collecting *c, const far_tables *b) {
     const far_geometry *g = far_geometry_of(t);
     unsigned loose = 0; /* the pages from here to before the current one belong to no slab */
@@ -142,9 +142,8 @@ static int collect_from_pages(far_task *t, collecting *c, const far_tables *b) {
             err = guess_objects(t, c, far_block_base(g, b->id), p, loose);
         p = loose;
     }
-    return loose < FAR_BLOCK_PAGES && err >= 0
-               ? guess_objects(t, c, far_block_base(g, b->id), loose, FAR_BLOCK_PAGES)
-               : err;
+    return loose < FAR_BLOCK_PAGES && err >= 0 ? guess_objects(t, c, far_block_base(g, b->id), loose, FAR_BLOCK_PAGES)
+                                               : err;
 }
 
 
@@ -256,8 +255,8 @@ static int deliver_candidates(delivery *d, bool last) {
 
 /* Two rounds save more pairs than one. A get of an absent key reads more of the path than a get of a present key, and
  * may leave a hint or a cached node that leads later gets to a broken object; so the guessed candidates, of which most
- * are absent, follow in the second round. And a get may use a shortcut of the index or of the cache, and then passes over
- * a broken object; so the second round repeats the gets that failed, when the first one has filled the cache. */
+ * are absent, follow in the second round. And a get may use a shortcut of the index or of the cache, and then passes
+ * over a broken object; so the second round repeats the gets that failed, when the first one has filled the cache. */
 static int deliver_in_two_rounds(delivery *d) {
     int err = deliver_candidates(d, false);
     return err < 0 ? err : deliver_candidates(d, true);

@@ -1,5 +1,5 @@
-/* Opens readers (reader.h) by the scheme of a URI. The memory of a `local` pool is in this process, so its reader copies
- * it from there. */
+/* Opens readers (reader.h) by the scheme of a URI. The memory of a `local` pool is in this process, so its reader
+ * copies it from there. */
 #include "fabric/reader.h"
 #include "base/error.h"
 #include "farindex.h"

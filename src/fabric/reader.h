@@ -1,5 +1,5 @@
-/* A reader reads the memory of a pool's nodes without taking part in the pool: it needs no session, changes nothing, and
- * works although some of the nodes are missing. Used to salvage a damaged pool (client/private_copy.h). */
+/* A reader reads the memory of a pool's nodes without taking part in the pool: it needs no session, changes nothing,
+ * and works although some of the nodes are missing. Used to salvage a damaged pool (client/private_copy.h). */
 #ifndef FAR_FABRIC_READER_H
 #define FAR_FABRIC_READER_H
 
@@ -9,7 +9,7 @@
 
 typedef struct far_reader far_reader;
 struct far_reader {
-    unsigned nodes; /* number of nodes that the pool has, with the missing ones */
+    unsigned nodes;                     /* number of nodes that the pool has, with the missing ones */
     uint64_t node_bytes[FAR_NODES_MAX]; /* size of each node; 0: the node is missing, so its size is not known */
     char missing[FAR_REASON_MAX];       /* why a node is missing; "": all nodes are there */
     /* Reads memory of a node that is there: a multiple of 8 bytes, at most FAR_READER_PIECE, inside one piece of that

@@ -1,4 +1,4 @@
-/* Tests of far_index_salvage on damaged indexes. They prove that a salvage delivers every pair whose own path is intact,
+/* Tests of far_index_salvage on damaged indexes. They prove that a salvage delivers every pair with an intact path,
  * although hundreds of other bytes of the index are damaged, and never a pair that was not written.
  *
  * test_salvage [--seeds FIRST..LAST] [--kind KIND]      with arguments, prints the numbers of each seed */
@@ -97,7 +97,7 @@ static unsigned count_differences(const void *a, size_t a_bytes, const void *b, 
 }
 
 
-/* Returns whether the key is a written key of which a damage has changed a few bytes. */
+/* Returns whether the key is a written key in which a damage has changed a few bytes. */
 static bool was_written_apart_from_damage(const library *l, const void *key, size_t length) {
     char written[KEY_BYTES];
     for (unsigned i = 0; i < PAIRS; i++)
@@ -252,7 +252,7 @@ static int note_pair(void *ctx, const void *key, size_t key_len, const void *val
         return 0;
     }
     s->revived += is_deleted(number);
-    assert_false(s->got[number]);     /* no pair is delivered twice */
+    assert_false(s->got[number]); /* no pair is delivered twice */
     s->got[number] = true;
     size_t length = make_value(s->l, number, written);
     unsigned damaged = count_differences(written, length, value, value_len);
@@ -279,7 +279,8 @@ static unsigned get_all(const library *l, bool readable[PAIRS]) {
     unsigned count = 0;
     open_index(&pool, &session, l, true, &index);
     for (unsigned i = 0; i < PAIRS; i++) {
-        readable[i] = !is_deleted(i) && far_get(session, index, key, make_key(l, i, key), value, sizeof(value), NULL) == 0;
+        readable[i] =
+            !is_deleted(i) && far_get(session, index, key, make_key(l, i, key), value, sizeof(value), NULL) == 0;
         count += readable[i];
     }
     close_index(pool, session, index);
@@ -325,8 +326,9 @@ static void damage_and_salvage(const library *l, uint64_t seed) {
     for (unsigned i = 0; i < PAIRS; i++)
         lost += readable[i] && !s.got[i] && is_readable_alone(l, i, seed);
     if (verbose)
-        printf("%s %s seed %llu: %u readable, %u saved, %u lost, %u unknown, %u wrong, %u revived, %u skipped\n", l->kind,
-               l->options, (unsigned long long)seed, count, s.pairs, lost, s.unknown, s.wrong, s.revived, s.skipped);
+        printf("%s %s seed %llu: %u readable, %u saved, %u lost, %u unknown, %u wrong, %u revived, %u skipped\n",
+               l->kind, l->options, (unsigned long long)seed, count, s.pairs, lost, s.unknown, s.wrong, s.revived,
+               s.skipped);
     assert_int_equal(lost, 0);
     assert_true(s.unknown + s.wrong < DAMAGED_BYTES);
     assert_true(s.revived <= 2); /* damage of the bit that shows that a slot is free revives the deleted key */

@@ -16,7 +16,7 @@
 #define PAIRS 1000
 
 
-/* Proves that a dump of which any number of bytes is missing at the end is refused, that nothing is loaded then, and
+/* Proves that a dump is refused if any number of bytes is missing at its end, that nothing is loaded then, and
  * that the message names the line or the byte. Fails if check_item (load.c) does not require the trailer. */
 TEST_WITH(a_truncated_dump_is_refused, fresh, remove_pool) {
     static const char *const formats[] = {"lines", "binary"};
@@ -53,7 +53,9 @@ TEST_WITH(a_truncated_dump_is_refused, fresh, remove_pool) {
 TEST_WITH(a_damaged_dump_is_refused, fresh, remove_pool) {
     works("farindex create i dart && farindex put i apple red && farindex put i pear green && farindex dump i d",
           "dump: 2 pairs\n");
-    works("sed s/red/rad/ d >a; sed /apple/d d >b; sed 's/^pear/apple\\tx\\npear/' d >c; printf 'x\\ty\\n' | cat d - >e", "");
+    works(
+        "sed s/red/rad/ d >a; sed /apple/d d >b; sed 's/^pear/apple\\tx\\npear/' d >c; printf 'x\\ty\\n' | cat d - >e",
+        "");
     fails("farindex load new a", 3, "checksum is wrong");
     fails("farindex load new b", 3, "1 pairs of 2");
     fails("farindex load new c", 3, "3 pairs of 2");
@@ -67,8 +69,8 @@ TEST_WITH(a_damaged_dump_is_refused, fresh, remove_pool) {
 }
 
 
-/* Dumps of version 1 have no trailer. They are loaded with a warning. Dumps of newer versions are refused with a message
- * that says that they are newer. */
+/* Dumps of version 1 have no trailer. They are loaded with a warning. Dumps of newer versions are refused with a
+ * message that says that they are newer. */
 TEST_WITH(dumps_of_other_versions, fresh, remove_pool) {
     static const char old[] = "%farindex-dump 1\n%index i\n%kind dart\nk\tv\n",
                       future[] = "%farindex-dump 7\n%index i\n%kind dart\nk\tv\n";
@@ -100,7 +102,8 @@ static void damage_before(const char *text) {
 
 static void fill_index(const char *kind) {
     outcome o = run("seq 10000 %d | sed 's/.*/key-&-end\\tvalue of &/' >pairs; farindex create i %s; "
-                    "farindex load i pairs", 10000 + PAIRS - 1, kind);
+                    "farindex load i pairs",
+                    10000 + PAIRS - 1, kind);
     assert_int_equal(o.status, 0);
     done(&o);
 }
@@ -134,9 +137,9 @@ TEST_WITH(a_salvage_saves_the_pairs_of_a_damaged_index, fresh, remove_pool) {
 }
 
 
-/* Proves that a pool of which a memory node does not answer can be salvaged: all pairs whose path avoids the node are
- * saved, and the node is reported. Without node 0, which has the catalog, the pool cannot be read, and the message says
- * that. */
+/* Proves that a pool of which a memory node does not answer can be salvaged: all pairs with a path that avoids the node
+ * are saved, and the node is reported. Without node 0, which has the catalog, the pool cannot be read, and the message
+ * says that. */
 TEST_WITH(a_pool_without_one_of_its_nodes_is_salvaged, fresh, remove_pool) {
     daemon_node nodes[2];
     char uri[160];

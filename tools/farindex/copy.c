@@ -118,7 +118,8 @@ int cli_copy(int argc, char **argv) {
     if (cli_operands(
             argc, argv, "copy INDEX NEW [--kind KIND] [--options \"name=value,..\"] [--salvage]", options,
             "The copy is no snapshot while other clients change INDEX. If the copy fails, NEW is removed again.\n"
-            "With --salvage, pairs of a damaged INDEX that cannot be read are skipped and reported, and the exit status "
+            "With --salvage, pairs of a damaged INDEX that cannot be read are skipped and reported, and the exit "
+            "status "
             "is 6.\nIf memory nodes of the pool are missing, use 'farindex dump --salvage', because NEW could not be "
             "stored.\n",
             2, 2, &count, &status))

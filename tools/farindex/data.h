@@ -118,7 +118,7 @@ typedef enum { CLI_LINES, CLI_BINARY } cli_format;
 #define CLI_DUMP_VERSION 2u
 
 typedef struct cli_header { /* the header of an index in a dump: all that is needed to create the index again */
-    unsigned version; /* version of the dump's format; 0: the header has no first line */
+    unsigned version;       /* version of the dump's format; 0: the header has no first line */
     char name[FAR_NAME_MAX + 1], kind[16], options[512];
 } cli_header;
 

@@ -220,7 +220,8 @@ int cli_dump(int argc, char **argv) {
             "most once.\n"
             "An index without key order (shard) is written in no order. If it grows meanwhile, a key may be written "
             "twice, its newer\nvalue last, and 'load' keeps the last.\n"
-            "If an object of the index is damaged, a dump fails and writes no FILE. With --salvage it writes the pairs that "
+            "If an object of the index is damaged, a dump fails and writes no FILE. With --salvage it writes the pairs "
+            "that "
             "can\nbe read, reports the other keys on stderr, and exits with status 6. A pool of which memory nodes are "
             "missing is then\nread too, as far as its nodes are there; only the first node is indispensable.\n",
             0, 2, &count, &status))

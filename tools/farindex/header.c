@@ -1,5 +1,5 @@
-/* The header and the trailer of a dump. The header precedes the pairs of each index, so that `load` can create the index
- * again. The trailer ends the dump, so that `load` can verify that the dump is complete and undamaged:
+/* The header and the trailer of a dump. The header precedes the pairs of each index, so that `load` can create the
+ * index again. The trailer ends the dump, so that `load` can verify that the dump is complete and undamaged:
  *
  *     %farindex-dump 2
  *     %index fruit
@@ -9,7 +9,7 @@
  *     %end 1 1 5d41402abc4b2a76        number of indexes, number of pairs, checksum of all bytes before this line
  *
  * These lines begin with '%' and contain no TAB; every pair contains one. In the binary format the header and the
- * trailer are records with an empty key, whose values consist of these lines. Version 1 had no trailer. */
+ * trailer are records with an empty key; the value of the record consists of these lines. Version 1 had no trailer. */
 #include "tools/farindex/data.h"
 
 #include <ctype.h>
@@ -31,9 +31,9 @@ static void print_lines(FILE *file, cli_format format, const char *text, int len
 
 void cli_header_print(FILE *file, cli_format format, const cli_header *header) {
     char text[sizeof(*header) + 64];
-    int length = snprintf(text, sizeof(text), "%s%u\n%%index %s\n%%kind %s\n%s%s%s", FIRST_WORD, CLI_DUMP_VERSION,
-                          header->name, header->kind, *header->options ? "%options " : "", header->options,
-                          *header->options ? "\n" : "");
+    int length =
+        snprintf(text, sizeof(text), "%s%u\n%%index %s\n%%kind %s\n%s%s%s", FIRST_WORD, CLI_DUMP_VERSION, header->name,
+                 header->kind, *header->options ? "%options " : "", header->options, *header->options ? "\n" : "");
     print_lines(file, format, text, length);
 }
 

@@ -7,9 +7,9 @@
  *                     ---------------> loader 1 -> session 1 -> index
  *
  * A dump ends with a trailer, which the reader verifies. If the input is a file, it is read twice: a damaged or
- * truncated dump is then refused before anything is loaded. If the input is a pipe, the damage is found after pairs were
- * loaded. In any case a load that fails drops the indexes that it has created, so a new index contains all pairs of the
- * dump or does not exist. */
+ * truncated dump is then refused before anything is loaded. If the input is a pipe, the damage is found after pairs
+ * were loaded. In any case a load that fails drops the indexes that it has created, so a new index contains all pairs
+ * of the dump or does not exist. */
 #include "client/op.h"
 #include "tools/farindex/data.h"
 
@@ -42,7 +42,7 @@ typedef struct loading loading;
 
 typedef enum { ITEM_NONE, ITEM_PAIR, ITEM_HEADER, ITEM_TRAILER, ITEM_BAD, ITEM_END } item;
 
-/* The dump that is being read, for the verification of its trailer. Several dumps may follow each other in the input. */
+/* The dump that is being read, to verify its trailer. Several dumps may follow each other in the input. */
 typedef struct dump_check {
     unsigned version; /* version of the dump; 0: the input is no dump, but consists of pairs only */
     bool ended;       /* the trailer of the dump was read */
@@ -384,8 +384,7 @@ static const char *verify_trailer(loading *l) {
     if (!cli_trailer_parse((const char *)l->value.bytes, l->value.length, &trailer))
         return "the last line of the dump is damaged";
     d->ended = true;
-    if (trailer.indexes == d->indexes && trailer.pairs == d->pairs &&
-        trailer.checksum == XXH3_64bits_digest(d->state))
+    if (trailer.indexes == d->indexes && trailer.pairs == d->pairs && trailer.checksum == XXH3_64bits_digest(d->state))
         return NULL;
     snprintf(l->mismatch, sizeof(l->mismatch),
              "the dump is damaged: %" PRIu64 " pairs of %" PRIu64 " were read, and their checksum is %s", d->pairs,
@@ -671,9 +670,12 @@ int cli_load(int argc, char **argv) {
             options,
             CLI_FORMATS_NOTE
             "If several pairs have the same key, the last of them wins. An index that does not exist is created with "
-            "the kind and the\noptions in the dump; if the load fails, it is removed again. A dump in a file is verified "
-            "before anything is loaded. If a\npipe or a list of pairs without a header has a bad line, the pairs before it "
-            "are loaded into an index that existed before.\nA pool that does not exist is created if its URI has a size, "
+            "the kind and the\noptions in the dump; if the load fails, it is removed again. A dump in a file is "
+            "verified "
+            "before anything is loaded. If a\npipe or a list of pairs without a header has a bad line, the pairs "
+            "before it "
+            "are loaded into an index that existed before.\nA pool that does not exist is created if its URI has a "
+            "size, "
             "and a message reports that.\n",
             0, 2, &count, &status))
         return status;

@@ -108,8 +108,8 @@ static int open_pool(const char *command, cli_pool *p) {
         return 0;
     }
     far_pool_options options = {.cache_bytes = p->cache, .ignore_refuted = p->ignore_refuted};
-    int err = p->salvages ? open_copy(p, &options)
-                          : cli_pool_open_or_create(p->uri, &options, p->creates, true, &p->pool);
+    int err =
+        p->salvages ? open_copy(p, &options) : cli_pool_open_or_create(p->uri, &options, p->creates, true, &p->pool);
     if (p->repairs && (err == FAR_ERR_CORRUPT || err == FAR_ERR_UNSUPPORTED))
         err = restore_pool(p, &options);
     if (err == FAR_ERR_INVALID)
@@ -126,7 +126,7 @@ static int open_pool(const char *command, cli_pool *p) {
 }
 
 
-/* Opens the index. In a damaged pool an attempt may fail because the handle adopts a block whose tables are damaged; a
+/* Opens the index. In a damaged pool an attempt may fail because the handle adopts a block with damaged tables; a
  * salvage tries again, and then adopts another block. */
 int cli_index_open(cli_pool *p, const char *name) {
     int err = far_index_open(p->session, name, &p->index);

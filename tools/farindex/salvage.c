@@ -1,5 +1,5 @@
-/* Salvage for `dump --salvage` and `copy --salvage`: passes on the pairs of a damaged index that can be read, and reports
- * the keys that cannot be read. Adjacent skipped keys are reported as one range. */
+/* Salvage for `dump --salvage` and `copy --salvage`: passes on the pairs of a damaged index that can be read, and
+ * reports the keys that cannot be read. Adjacent skipped keys are reported as one range. */
 #include "client/op.h"
 #include "tools/farindex/data.h"
 
@@ -58,7 +58,8 @@ bool cli_salvage_pairs(const cli_pool *p, cli_salvage *s) {
         cli_failed("index '%s': the salvage ended early: %s", p->index->name, far_last_error());
     else if (err > 0 || s->skipped)
         cli_note("index '%s' is damaged: %" PRIu64 " keys are known that cannot be read; there may be others in broken "
-                 "objects", p->index->name, s->skipped);
+                 "objects",
+                 p->index->name, s->skipped);
     return err == 0 && s->skipped == 0 && !*p->missing;
 }
 

@@ -494,8 +494,8 @@ int far_tcp_open_existing(const char *rest, far_fabric **opened) {
 /* ---- The reader ---- */
 
 typedef struct tcp_reader {
-    far_reader reader; /* must be the first member, because pointers to it are cast to the whole struct */
-    net_link links[FAR_NODES_MAX];         /* indexed by node number, like the addresses */
+    far_reader reader;             /* must be the first member, because pointers to it are cast to the whole struct */
+    net_link links[FAR_NODES_MAX]; /* indexed by node number, like the addresses */
     net_address addresses[FAR_NODES_MAX];
     net_tls_context *tls;
     unsigned timeout_ms;
@@ -520,8 +520,8 @@ static void close_reader(far_reader *base) {
 }
 
 
-/* Adds a node that has answered to the reader, under its number. A node without a pool has lost its memory, so it counts
- * as missing. */
+/* Adds a node that has answered to the reader, under its number. A node without a pool has lost its memory, so it
+ * counts as missing. */
 static int add_to_reader(tcp_reader *reader, net_link *link, const net_address *address) {
     const net_welcome *w = &link->welcome;
     far_reader *base = &reader->reader;

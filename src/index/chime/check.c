@@ -444,7 +444,8 @@ int chime_object_keys(far_task *t, far_index *index, unsigned type, const void *
     const chime_state *st = chime_state_of(index);
     uint64_t head;
     (void)t;
-    if (type == CHIME_TYPE_NODE && st->inline_items && bytes >= st->node_bytes && looks_like_node(st, (uint64_t *)object))
+    if (type == CHIME_TYPE_NODE && st->inline_items && bytes >= st->node_bytes &&
+        looks_like_node(st, (uint64_t *)object))
         return give_slot_keys(st, (uint64_t *)object, keys);
     if (type != CHIME_TYPE_BLOCK)
         return 0;

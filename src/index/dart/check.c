@@ -247,8 +247,7 @@ int dart_check(far_task *t, far_index *index, far_report *report) {
 
 /* ---- Salvage ---- */
 
-int dart_object_keys(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes,
-                     far_keys *keys) {
+int dart_object_keys(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes, far_keys *keys) {
     uint64_t header;
     (void)t, (void)index;
     memcpy(&header, object, sizeof(header));

@@ -83,7 +83,7 @@ static int dart_open(far_task *t, far_index *index) {
     dart->bucket = super->bucket;
     read_options(dart, index->options);
     index->state = dart;
-    /* the tree is whole without the skip table, of which any part may be damaged */
+    /* the tree is whole without the skip table, which may be damaged */
     if (err >= 0 && !index->lenient)
         err = dart_est_open(t, index);
     if (err < 0) {

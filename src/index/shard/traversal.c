@@ -160,8 +160,8 @@ static int visit_table_slice(shard_traversal *r, unsigned word, unsigned generat
     far_read(r->t, addr + size * first, lines, size * count);
     err = far_wait(r->t);
     for (uint64_t i = 0; err >= 0 && i < count; i++)
-        err = skip_damage(r, visit_line(r, word, addr + size * (first + i), &lines[size / 8 * i], first + i,
-                                        generation));
+        err =
+            skip_damage(r, visit_line(r, word, addr + size * (first + i), &lines[size / 8 * i], first + i, generation));
     return err < 0 ? err : 0;
 }
 
@@ -246,8 +246,8 @@ static bool table_word_is_valid(const partition_view *v, unsigned i) {
 }
 
 
-/* Handles invalid table words. A check reports an invalid table word and skips the table, and a salvage skips the table.
- * Any other traversal fails, because it would miss the keys in the table. */
+/* Handles invalid table words. A check reports an invalid table word and skips the table, and a salvage skips the
+ * table. Any other traversal fails, because it would miss the keys in the table. */
 static int check_tables(const shard_traversal *r, const partition_view *v) {
     for (unsigned i = 0; i < 4; i++) {
         unsigned long long word = v->directory[SHARD_DIR_L2 + i], number = r->part->number;
