@@ -229,7 +229,7 @@ typedef struct delivery { /* the second step */
 
 
 /* Gets candidates that were not delivered yet, and delivers their pairs. The first round leaves out the guessed ones,
- * and the last round reports the keys that cannot be read. Returns 0, or the error of a session or pool that is lost. */
+ * and the last round reports the keys that cannot be read. Returns 0, or the error of a lost session. */
 static int deliver_candidates(delivery *d, bool last) {
     bool adjacent = false;
     for (size_t i = 0; i < d->count && !d->ended; i++) {

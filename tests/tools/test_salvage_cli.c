@@ -61,7 +61,7 @@ TEST_WITH(a_damaged_dump_is_refused, fresh, remove_pool) {
     fails("farindex load new c", 3, "3 pairs of 2");
     fails("farindex load new e", 3, "line 7: this does not belong to a dump");
     works("farindex list | cut -f1", "i\n");
-    /* A pipe is read only once. An index that existed before keeps what was loaded, and the number of pairs is printed. */
+    /* A pipe is read only once. An index that existed before keeps the loaded pairs, which are counted. */
     outcome o = run("farindex create there dart; cat a | farindex load there; farindex get there pear");
     assert_string_equal(o.out, "load: 2 pairs\ngreen\n");
     done(&o);

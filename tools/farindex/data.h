@@ -150,7 +150,7 @@ typedef struct cli_salvage { /* counts and reports the keys that a salvage canno
     void *ctx;
     uint64_t skipped; /* number of keys that were skipped */
     unsigned lines;   /* number of lines printed about skipped keys */
-    /* the adjacent keys that were skipped last: their number, the first and the last key, and the reason for the first */
+    /* the adjacent keys that were skipped last: number, first and last key, and reason for the first */
     uint64_t run;
     cli_bytes first, last;
     char reason[256];
@@ -160,7 +160,7 @@ typedef struct cli_salvage { /* counts and reports the keys that a salvage canno
  * index is sound, so that the pairs are complete. */
 bool cli_salvage_pairs(const cli_pool *p, cli_salvage *s);
 
-/* Like cli_pool_failed. If the error is a damaged index, the message names the command that saves the readable pairs. */
+/* Like cli_pool_failed. If the error is a damaged index, the message names the command for a salvage. */
 int cli_pairs_failed(int64_t err, const char *command);
 
 /* parses the value of --format, or NULL; returns 0, or CLI_USAGE after a message */
