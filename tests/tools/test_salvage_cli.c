@@ -100,10 +100,9 @@ static void damage_before(const char *text) {
 }
 
 
-static void fill_index(const char *kind) {
-    outcome o = run("seq 10000 %d | sed 's/.*/key-&-end\\tvalue of &/' >pairs; farindex create i %s; "
-                    "farindex load i pairs",
-                    10000 + PAIRS - 1, kind);
+/* Makes a dart index `i` with PAIRS keys, which the shell command `keys` prints. */
+static void fill_index(const char *keys) {
+    outcome o = run("%s | sort | sed 's/$/\tvalue/' >pairs; farindex create i dart; farindex load i pairs", keys);
     assert_int_equal(o.status, 0);
     done(&o);
 }
@@ -112,7 +111,7 @@ static void fill_index(const char *kind) {
 /* Proves that a dump of a damaged index fails, keeps no file and names --salvage, and that `dump --salvage` and
  * `copy --salvage` save all other pairs, report the broken keys and exit with status 6. */
 TEST_WITH(a_salvage_saves_the_pairs_of_a_damaged_index, fresh, remove_pool) {
-    fill_index("dart");
+    fill_index("seq 10000 10999 | sed 's/.*/key-&-end/'");
     damage_before("key-10100-end");
     damage_before("key-10500-end");
     fails("farindex dump i saved", 3, "'farindex dump --salvage'");
@@ -127,7 +126,7 @@ TEST_WITH(a_salvage_saves_the_pairs_of_a_damaged_index, fresh, remove_pool) {
     assert_non_null(strstr(o.out, "{\"pairs\":998,\"skipped\":"));
     done(&o);
     works("farindex load new saved; farindex scan new >x; comm -23 pairs x; comm -13 pairs x; stat -c %a saved",
-          "load: 998 pairs\nkey-10100-end\tvalue of 10100\nkey-10500-end\tvalue of 10500\n600\n");
+          "load: 998 pairs\nkey-10100-end\tvalue\nkey-10500-end\tvalue\n600\n");
     o = run("farindex copy --salvage i j --kind smart");
     assert_int_equal(o.status, 6);
     assert_non_null(strstr(o.out, "copy: 998 pairs, "));
@@ -147,7 +146,7 @@ TEST_WITH(a_pool_without_one_of_its_nodes_is_salvaged, fresh, remove_pool) {
         assert_true(daemon_start(&nodes[i], NULL, "--size 64M --insecure"));
     snprintf(uri, sizeof(uri), "tcp://%s,%s?insecure=1&timeout=2s", nodes[0].address, nodes[1].address);
     assert_int_equal(setenv("FARINDEX_POOL", uri, 1), 0);
-    fill_index("dart");
+    fill_index("seq 10000 10999 | rev"); /* keys with many prefixes, whose nodes are on both memory nodes */
     works("farindex dump --salvage i all --plain && cmp all pairs", "dump: 1000 pairs, 0 keys skipped\n");
     unsigned last = daemon_read_status(nodes[0].address).node == 0; /* position of the node with number 1 */
     daemon_kill(&nodes[last]);
@@ -158,7 +157,7 @@ TEST_WITH(a_pool_without_one_of_its_nodes_is_salvaged, fresh, remove_pool) {
     assert_non_null(strstr(o.err, nodes[last].address));
     assert_true(saved > 0 && saved < PAIRS);
     done(&o);
-    works("grep key- saved | sort | comm -23 - pairs", ""); /* only pairs that were written */
+    works("grep value saved | sort | comm -23 - pairs", ""); /* only pairs that were written */
     assert_true(daemon_restart(&nodes[last]));
     daemon_kill(&nodes[!last]);
     fails("farindex dump --salvage i saved", 3, "node 0");
