@@ -143,7 +143,7 @@ TEST_WITH(a_pool_without_one_of_its_nodes_is_salvaged, fresh, remove_pool) {
     daemon_node nodes[2];
     char uri[160];
     for (unsigned i = 0; i < 2; i++)
-        assert_true(daemon_start(&nodes[i], NULL, "--size 64M --insecure"));
+        assert_true(daemon_start(&nodes[i], NULL, "--size 64M --insecure --memory %s/node%u", folder, i));
     snprintf(uri, sizeof(uri), "tcp://%s,%s?insecure=1&timeout=2s", nodes[0].address, nodes[1].address);
     assert_int_equal(setenv("FARINDEX_POOL", uri, 1), 0);
     fill_index("seq 10000 10999 | rev"); /* keys with many prefixes, whose nodes are on both memory nodes */
@@ -158,7 +158,7 @@ TEST_WITH(a_pool_without_one_of_its_nodes_is_salvaged, fresh, remove_pool) {
     assert_true(saved > 0 && saved < PAIRS);
     done(&o);
     works("grep value saved | sort | comm -23 - pairs", ""); /* only pairs that were written */
-    assert_true(daemon_restart(&nodes[last]));
+    assert_true(daemon_restart(&nodes[last])); /* with its memory file */
     daemon_kill(&nodes[!last]);
     fails("farindex dump --salvage i saved", 3, "node 0");
     daemon_stop(&nodes[last]);
