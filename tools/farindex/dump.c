@@ -215,7 +215,9 @@ int cli_dump(int argc, char **argv) {
             argc, argv, "dump NAME [FILE] [--format lines|binary] [--plain] [--salvage] | dump --all [FILE]", options,
             CLI_FORMATS_NOTE
             "The pairs follow lines '%index NAME', '%kind KIND' and '%options OPTIONS' (in the binary format a record "
-            "with an empty\nkey), from which 'load' creates the index again. A line '%end' with a count and a\nchecksum follows, which 'load' verifies. --plain omits these lines. A new FILE can only be read by its owner.\n"
+            "with an empty\nkey), from which 'load' creates the index again. A line '%end' with a count and "
+            "a\nchecksum follows, which 'load' verifies. --plain omits these lines. A new FILE can only be read by its "
+            "owner.\n"
             "While other clients change the index, a key that exists throughout is written once, any other key at "
             "most once.\n"
             "An index without key order (shard) is written in no order. If it grows meanwhile, a key may be written "
