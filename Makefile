@@ -6,8 +6,9 @@ SEEDS ?= 1..10000
 KIND ?= $$(build/test/farindex kinds --json | sed -n 's/^ *{\"kind\":\"\([a-z]*\)\".*/\1/p')
 MINUTES ?= 5
 FUZZ_KIND ?= chime dart dolphin shard smart
+SOAK_KIND ?= dart dolphin
 
-.PHONY: all build build-test deps bench curves test test-all test-sanitizers test-quick test-network test-rdma test-aarch64 torture torture-chime torture-dolphin fuzz churn install uninstall deb format clean help
+.PHONY: all build build-test deps bench curves test test-all test-sanitizers test-quick test-network test-rdma test-aarch64 torture torture-chime torture-dolphin fuzz churn soak stop-bound install uninstall deb format clean help
 
 all: build
 
@@ -77,6 +78,14 @@ fuzz: deps
 churn: build-test
 	@failed=0; for kind in $(FUZZ_KIND); do build/test/test_churn $$kind $(MINUTES) || failed=1; done; exit $$failed
 
+# Prints the allocated and the resident memory of processes that insert and delete for a long time.
+soak: build-test
+	@failed=0; for kind in $(SOAK_KIND); do build/test/test_soak $$kind $(MINUTES) || failed=1; done; exit $$failed
+
+# Stops a client of each kind and measures the longest call of the other clients: on shm, on daemons, and over a relay.
+stop-bound: build-test
+	@failed=0; for kind in $(FUZZ_KIND); do build/test/test_stop_bound $$kind || failed=1; done; exit $$failed
+
 install: build
 	@DESTDIR=$(DESTDIR) cmake --install build/release --prefix $(PREFIX)
 
@@ -113,6 +122,8 @@ help:
 	@echo 'make torture-dolphin  the same for dolphin'
 	@echo 'make fuzz             damaged pools and failing allocations, with sanitizers: SEEDS=FIRST..LAST, FUZZ_KIND="KIND .."'
 	@echo 'make churn            kill processes that work on a pool, then check that no memory has leaked: MINUTES=5 per kind, FUZZ_KIND'
+	@echo 'make soak             allocated and resident memory of four processes that insert and delete: MINUTES=5 per kind, SOAK_KIND'
+	@echo 'make stop-bound       the longest call of live clients while another client is stopped (20 minutes): FUZZ_KIND'
 	@echo 'make install          install the header, libraries, programs and manual pages: PREFIX=/usr/local, DESTDIR='
 	@echo 'make uninstall        remove the files that make install installed: DESTDIR='
 	@echo 'make deb              build Debian packages in build/deb with dpkg-buildpackage, and test them'

@@ -3,6 +3,7 @@
 #include "bench/bench.h"
 #include "bench/config.h"
 #include "bench/processes.h"
+#include "fabric/fabric.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -110,8 +111,9 @@ static int check_processes(bench_request *r) {
     if (config->processes > PROCESSES_MAX)
         return cli_wrong_usage("bench", "--processes: %" PRIu64 " is more than %d", config->processes, PROCESSES_MAX);
     if (r->pool && strncmp(r->pool, "shm:", 4) != 0 && strncmp(r->pool, "tcp://", 6) != 0)
-        return cli_wrong_usage("bench",
-                               "--processes: needs a pool that processes share: --pool shm:/dev/shm/p?size=2G");
+        return cli_wrong_usage(
+            "bench", "--%s: needs a pool that processes share, such as --pool shm:/dev/shm/p?size=2G, not --pool %s",
+            r->against ? "against" : "processes", r->pool);
     if ((config->threads != UINT64_MAX && config->threads != 1) || config->compute_nodes > 1)
         return cli_wrong_usage(
             "bench", "--processes excludes --threads and --compute-nodes, because each process has one thread");
@@ -137,6 +139,21 @@ static unsigned count_steps(const bench_config *config) {
 }
 
 
+/* Checks the URI of a pool that ends with this process, by opening and closing it. Other pools are checked when they are
+ * opened, because a check would cost time or create files. */
+static int check_pool(const char *uri) {
+    far_fabric *fabric;
+    if (!cli_pool_ends_with_process(uri))
+        return 0;
+    int err = far_fabric_open(uri, &fabric);
+    if (err == FAR_ERR_INVALID)
+        return cli_wrong_usage("bench", "--pool: %s", far_last_error());
+    if (err == 0)
+        fabric->ops->close(fabric);
+    return 0;
+}
+
+
 /* Checks a point of the sweeps without running it, so that an error in any point is reported before the first one runs.
  */
 static int check_point(void *ctx, bench_request *r) {
@@ -145,6 +162,8 @@ static int check_point(void *ctx, bench_request *r) {
     r->only_check = true;
     if (!err)
         err = bench_complete(r);
+    if (!err && r->pool)
+        err = check_pool(r->config.uri);
     all->progress.steps += err ? 0 : count_steps(&r->config);
     far_keyset_close(r->config.keys);
     return err;
@@ -185,6 +204,39 @@ static int run_micro(const bench_request *r, const bench_report *report) {
     if (r->pool && (strncmp(r->pool, "tcp://", 6) == 0 || strncmp(r->pool, "rdma://", 7) == 0))
         return bench_network(r->pool, report->table, report->json);
     return bench_micro(r->config.seed, report->table, report->json);
+}
+
+
+/* Appends a word as a shell reads it: in single quotes if it contains other characters than a shell leaves alone. */
+static size_t quote_word(char *to, const char *word) {
+    char *at = to;
+    size_t plain = strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%");
+    if (*word && !word[plain])
+        return (size_t)sprintf(to, "%s", word);
+    *at++ = '\'';
+    for (; *word; word++)
+        at += sprintf(at, *word == '\'' ? "'\\''" : "%c", *word);
+    *at++ = '\'';
+    *at = 0;
+    return (size_t)(at - to);
+}
+
+
+/* Returns the command line, which the caller frees; NULL without memory. */
+static char *command_line(int argc, char **argv) {
+    static const char program[] = "farindex";
+    size_t room = sizeof(program), used = strlen(program);
+    for (int i = 0; i < argc; i++)
+        room += 4 * strlen(argv[i]) + 3;
+    char *line = malloc(room);
+    if (!line)
+        return NULL;
+    memcpy(line, program, sizeof(program));
+    for (int i = 0; i < argc; i++) {
+        line[used++] = ' ';
+        used += quote_word(line + used, argv[i]);
+    }
+    return line;
 }
 
 
@@ -257,9 +309,13 @@ int cli_bench(int argc, char **argv) {
     };
     bool help;
     bench_all all = {0};
+    char *command = command_line(argc, argv);
+    config->command = command;
     int err = cli_parse(argc, argv, usage, options, notes, NULL, &help);
-    if (err || help)
+    if (err || help) {
+        free(command);
         return err;
+    }
     if (!r.micro)
         err = bench_sweep(&r, options, check_point, &all);
     if (!err && config->instructions)
@@ -269,5 +325,6 @@ int cli_bench(int argc, char **argv) {
     if (!err)
         err = r.micro ? run_micro(&r, &all.report) : run_points(&r, options, &all);
     close_outputs(&all.report);
+    free(command);
     return err;
 }

@@ -82,6 +82,7 @@ typedef struct bench_config {
     far_mix mix;
     uint64_t scan_length[2];     /* smallest and largest number of pairs of a scan; 0, 0 for the default of 1..100 */
     char point[BENCH_POINT_MAX]; /* the current point; "" without a sweep */
+    const char *command;         /* the command line, as a shell reads it */
     bool ideal, instructions;
     bench_progress *progress;
     uint64_t processes;         /* number of processes; 0 for threads of this process */

@@ -62,7 +62,7 @@ struct bench_run { /* one kind of index under load */
     const bench_config *config;
     const bench_kind *kind;
     const char *label;           /* name of the kind */
-    char name[FAR_NAME_MAX + 1]; /* name of the index */
+    char name[FAR_NAME_MAX + 1]; /* name of the index (bench_index_name) */
     bool created;
     bench_node *nodes;
     bench_client *clients;
@@ -86,5 +86,14 @@ void bench_client_work(void *client);          /* runs the current phase; its ar
 
 /* Message if the index exists already. Its two arguments are the name of the index. */
 #define BENCH_LEFTOVER "an index '%s' exists already; 'farindex drop %s' removes the index of an earlier benchmark"
+
+#define BENCH_INDEX_NAME (FAR_NAME_MAX + 1)
+/* Writes the name of the index that the benchmark uses for a kind. With --keep the name is bench-KIND. Otherwise it is
+ * bench-KIND-temporary, so that a later benchmark knows that the index of a killed benchmark may be removed. */
+void bench_index_name(const bench_config *config, const far_index_kind *kind, char name[BENCH_INDEX_NAME]);
+/* Creates the index of the benchmark, after it has removed the temporary index of a killed benchmark. Returns 0 or an
+ * error code. */
+int bench_create_index(const bench_config *config, far_session *session, const char *name, const bench_kind *kind,
+                       far_index **index);
 
 #endif

@@ -4,7 +4,10 @@
 #include "pool/catalog/options.h"
 #include "pool/catalog/private_options.h"
 
+#include <errno.h>
+#include <glob.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -91,6 +94,13 @@ static int add_shown_kind(void *ctx, const char *name, const char *what_for, con
 }
 
 
+static int report_unknown_kind(const char *kind) {
+    char kinds[CLI_KINDS], hint[CLI_HINT];
+    return cli_wrong_usage("bench", "--index: there is no kind '%s' (there are: %s)%s", kind, cli_list_kinds(kinds),
+                           cli_suggest_kind(kind, hint));
+}
+
+
 static int parse_kinds(bench_config *config, const char *list) {
     if (!list || strcmp(list, "all") == 0)
         return far_kinds(add_shown_kind, config) > 0 ? 0 : cli_failed("this build has no index kinds");
@@ -100,7 +110,7 @@ static int parse_kinds(bench_config *config, const char *list) {
         more = bench_next_word(&list, word, sizeof(word));
         const far_index_kind *kind = far_index_kind_named(word);
         if (!kind)
-            return cli_wrong_usage("bench", "--index: unknown kind '%s'; 'farindex kinds' lists them", word);
+            return report_unknown_kind(word);
         int err = add_kind(config, kind);
         if (err)
             return err;
@@ -179,6 +189,17 @@ static void choose_slots(bench_config *config) {
 }
 
 
+/* Reports an option that no kind has. If it was swept, it may also have been meant as an option of bench. */
+static int report_unknown_option(const bench_config *config, const char *name) {
+    char hint[CLI_HINT] = "";
+    for (unsigned i = 0; i < config->kind_count && !*hint; i++)
+        cli_suggest_index_option(config->kinds[i].kind->name, name, hint);
+    return cli_wrong_usage("bench", "%s no kind has the option '%s'%s 'farindex kinds' lists the options",
+                           strstr(config->point, name) ? "--sweep: no option of bench, and" : "--options:", name,
+                           *hint ? hint : ";");
+}
+
+
 static int parse_options(bench_config *config, const char *text) {
     char error[192], number[24];
     bool sizes_given = false, slots_given = false;
@@ -189,9 +210,7 @@ static int parse_options(bench_config *config, const char *text) {
         sizes_given |= strcmp(list.name, "key_size") == 0 || strcmp(list.name, "value_size") == 0;
         slots_given |= strcmp(list.name, "slots") == 0;
         if (set_option_of_kinds(config, list.name, list.value) == 0)
-            return cli_wrong_usage(
-                "bench", "%s no kind has the option '%s'; 'farindex kinds' lists the options",
-                strstr(config->point, list.name) ? "--sweep: no option of bench, and" : "--options:", list.name);
+            return report_unknown_option(config, list.name);
     }
     if (found < 0)
         return cli_wrong_usage("bench", "--options: %s", error);
@@ -262,11 +281,30 @@ static int choose_nodes(bench_config *config, const char *name) {
 }
 
 
+#define OWN_POOL "/dev/shm/farindex-bench-" /* the number of the process follows */
+
+/* Removes the pools of benchmarks that were killed, whose processes do not exist any more. */
+static void remove_leftover_pools(void) {
+    glob_t found;
+    if (glob(OWN_POOL "*", 0, NULL, &found) != 0)
+        return;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        char *end;
+        long process = strtol(found.gl_pathv[i] + strlen(OWN_POOL), &end, 10);
+        if (process > 0 && !*end && kill((pid_t)process, 0) < 0 && errno == ESRCH && unlink(found.gl_pathv[i]) == 0)
+            cli_note("removed %s, the pool of a benchmark that was killed", found.gl_pathv[i]);
+    }
+    globfree(&found);
+}
+
+
 /* Makes the URI of the pool if the user has given none. */
 static int make_pool_uri(bench_request *r, const char *size) {
     bench_config *config = &r->config;
     if (config->processes) {
-        snprintf(r->own_pool, sizeof(r->own_pool), "/dev/shm/farindex-bench-%d", (int)getpid());
+        if (!r->only_check)
+            remove_leftover_pools();
+        snprintf(r->own_pool, sizeof(r->own_pool), OWN_POOL "%d", (int)getpid());
         return snprintf(config->uri, sizeof(config->uri), "shm:%s?size=%s", r->own_pool, size);
     }
     if (config->memory_nodes)

@@ -11,7 +11,7 @@
 
 
 static void run_daemon(uint64_t bytes, int address_pipe) {
-    net_server_options config = {.size = bytes, .lease_ms = 10000, .threads = 1};
+    net_server_options config = {.memory = {.size = bytes, .overcommit = true}, .lease_ms = 10000, .threads = 1};
     net_server *server;
     char error[128];
     const char *where = "127.0.0.1:0";

@@ -10,7 +10,7 @@ int main(int argc, char **argv) {
         printf("farindex-bench %s\n", far_version());
         return cli_end(CLI_DONE);
     }
-    cli_watch_for_truncation();
+    cli_handle_file_signals();
     if (argc > 1 && strcmp(argv[1], "plot") == 0)
         return cli_end(cli_plot(argc - 1, argv + 1));
     if (argc > 1 && strcmp(argv[1], "bench") == 0)

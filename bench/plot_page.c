@@ -54,11 +54,19 @@ static void print_fact(FILE *file, const char *name, const char *value) {
 }
 
 
-static void print_facts(FILE *file, const plot_file *source, const char *names) {
-    const json_t *one = json_array_get(source->results, 0), *host = json_object_get(one, "host");
+/* Prints the facts of the files `input->files[i]` for which `described[i]` is true. They are equal, except for the
+ * command lines. */
+static void print_facts(FILE *file, const plot_input *input, const bool described[], const char *names) {
+    const json_t *one = NULL;
     char text[512];
     fputs("<dl>\n", file);
     print_fact(file, "results", names);
+    for (unsigned i = 0; i < input->count; i++)
+        if (described[i]) {
+            one = json_array_get(input->files[i].results, 0);
+            print_fact(file, "command", plot_text(one, "command"));
+        }
+    const json_t *host = json_object_get(one, "host");
     print_fact(file, "pool", plot_text(one, "pool"));
     snprintf(text, sizeof(text), "%.0f records, keys %.60s, values of %.0f bytes, cache %.0f MiB a compute node",
              plot_number(one, "records"), plot_text(one, "keys"), plot_number(one, "value_size"),
@@ -100,16 +108,17 @@ static void print_all_facts(FILE *file, const plot_input *input) {
     for (unsigned i = 0; i < input->count; i++) {
         char names[1024];
         size_t used = 0;
+        bool described[PLOT_FILES_MAX] = {false};
         if (printed[i])
             continue;
         for (unsigned j = i; j < input->count; j++)
             if (!printed[j] && circumstances_are_equal(&input->files[i], &input->files[j])) {
-                printed[j] = true;
+                printed[j] = described[j] = true;
                 if (used < sizeof(names))
                     used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "",
                                              plot_base_name(input->files[j].name));
             }
-        print_facts(file, &input->files[i], names);
+        print_facts(file, input, described, names);
     }
 }
 

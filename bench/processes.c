@@ -85,8 +85,7 @@ static int index_prepare(bench_store *store) {
     bench_node node = {0};
     int err = open_node(store, &node), created = 0;
     if (!err)
-        created = far_index_create(node.session, store->index_name, store->kind->kind->name, store->kind->options,
-                                   &node.index);
+        created = bench_create_index(store->config, node.session, store->index_name, store->kind, &node.index);
     if (created < 0)
         err = created == FAR_ERR_EXISTS ? refuse_leftover(store) : index_failed(store);
     close_node(&node);
@@ -135,7 +134,7 @@ void bench_store_of_kind(bench_store *store, const bench_config *config, const b
                            .finish = index_finish,
                            .config = config,
                            .kind = kind};
-    snprintf(store->index_name, sizeof(store->index_name), "bench-%s", kind->kind->name);
+    bench_index_name(config, kind->kind, store->index_name);
 }
 
 

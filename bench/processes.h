@@ -15,10 +15,10 @@ typedef struct bench_store {
     void (*close)(struct bench_store *store, bench_client *client);
     int (*finish)(struct bench_store *store); /* called in the parent after the processes have ended */
     const bench_config *config;
-    const bench_kind *kind; /* NULL for a rival */
-    bool in_flight;         /* a rival that can have several operations in flight */
-    bool no_scans;          /* a rival without scans */
-    char index_name[32];    /* name of the index, unless the store is a rival */
+    const bench_kind *kind;            /* NULL for a rival */
+    bool in_flight;                    /* a rival that can have several operations in flight */
+    bool no_scans;                     /* a rival without scans */
+    char index_name[BENCH_INDEX_NAME]; /* name of the index, unless the store is a rival */
     void *state;
     char error[256];
 } bench_store;

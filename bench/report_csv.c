@@ -2,9 +2,10 @@
 #include "bench/bench.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 
-/* Prints text in quotes, because a point contains commas. */
+/* Prints text in quotes, because the URI of a pool may contain commas. */
 static void print_text(FILE *file, const char *words) {
     fputc('"', file);
     for (; *words; words++) {
@@ -23,13 +24,58 @@ static void print_number(FILE *file, double value) {
 }
 
 
+static const char columns_before[] = "index,workload,keys,pool,clients,threads,compute_nodes,depth,records,value_size,";
+static const char columns_after[] =
+    "cache_bytes,ops,errors,seconds,mops,mops_stddev,offered_mops,mean_us,p50_us,p90_us,p99_us,p999_us,p9999_us,max_us,"
+    "rtt_per_op,verbs_per_op,read_bytes_per_op,write_bytes_per_op,retries_per_op,lock_retries_per_op,stale_hits_per_op,"
+    "cache_hit_ratio,cache_bytes_used,index_bytes_per_key\n";
+
+
+typedef struct setting { /* one setting of a point such as "threads=4,value-size=16" */
+    char name[64], value[64];
+} setting;
+
+
+/* Reads the next setting of a point, with '_' instead of '-' in its name. Returns false at the end. */
+static bool next_setting(const char **point, setting *s) {
+    if (!**point)
+        return false;
+    size_t name = strcspn(*point, "="), value = strcspn(*point + name, ",");
+    snprintf(s->name, sizeof(s->name), "%.*s", (int)name, *point);
+    snprintf(s->value, sizeof(s->value), "%.*s", (int)value - 1, *point + name + 1);
+    for (char *dash; (dash = strchr(s->name, '-'));)
+        *dash = '_';
+    *point += name + value;
+    *point += **point == ',';
+    return true;
+}
+
+
+/* Returns true if every line has a column of that name anyway. */
+static bool is_usual_column(const char *name) {
+    char pattern[sizeof(((setting *)0)->name) + 2];
+    snprintf(pattern, sizeof(pattern), ",%s,", name);
+    return strstr(columns_before, pattern) != NULL;
+}
+
+
+/* Prints the head. Each swept option has a column. */
 void bench_csv_begin(const bench_report *report) {
-    fputs(
-        "index,workload,point,keys,pool,clients,threads,compute_nodes,depth,records,value_size,cache_bytes,ops,errors,"
-        "seconds,mops,mops_stddev,offered_mops,mean_us,p50_us,p90_us,p99_us,p999_us,p9999_us,max_us,rtt_per_op,"
-        "verbs_per_op,read_bytes_per_op,write_bytes_per_op,retries_per_op,lock_retries_per_op,stale_hits_per_op,"
-        "cache_hit_ratio,cache_bytes_used,index_bytes_per_key\n",
-        report->csv);
+    const char *point = report->config->point;
+    setting swept;
+    fputs(columns_before, report->csv);
+    while (next_setting(&point, &swept))
+        if (!is_usual_column(swept.name))
+            fprintf(report->csv, "%s,", swept.name);
+    fputs(columns_after, report->csv);
+}
+
+
+static void print_settings(FILE *file, const char *point) {
+    setting swept;
+    while (next_setting(&point, &swept))
+        if (!is_usual_column(swept.name))
+            print_text(file, swept.value);
 }
 
 
@@ -60,13 +106,12 @@ void bench_csv_result(const bench_report *report, const bench_result *result) {
     const bench_config *config = report->config;
     print_text(file, result->name);
     print_text(file, far_ycsb_name(result->workload));
-    print_text(file, config->point);
     print_text(file, far_keyset_name(config->keys));
     print_text(file, config->uri);
-    fprintf(file, "%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",",
-            result->clients, config->threads, config->compute_nodes, config->depth, config->records, config->value_size,
-            config->cache);
-    fprintf(file, "%" PRIu64 ",%" PRIu64 ",", result->ops, result->errors);
+    fprintf(file, "%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",", result->clients,
+            config->threads, config->compute_nodes, config->depth, config->records, config->value_size);
+    print_settings(file, config->point);
+    fprintf(file, "%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",", config->cache, result->ops, result->errors);
     print_number(file, (double)result->ns / 1e9);
     print_number(file, bench_mops(result));
     print_number(file, result->runs > 1 ? bench_deviation(result->spread.mops, result->runs) : BENCH_NOTHING);

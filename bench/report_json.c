@@ -147,6 +147,7 @@ static void set_experiment(json_t *object, const bench_config *config, const ben
     cli_json_set_count(object, "value_size", config->value_size);
     cli_json_set_count(object, "cache_bytes", config->cache);
     cli_json_set_text(object, "version", far_version());
+    cli_json_set_text(object, "command", config->command);
     cli_json_set_count(object, "seed", config->seed);
     cli_json_set_number(object, "theta", load || dist == FAR_DISTRIBUTION_UNIFORM ? BENCH_NOTHING : config->theta);
     cli_json_set_text(object, "options", result->kind ? result->kind->options : NULL);

@@ -40,6 +40,21 @@ int bench_open_pool(const bench_config *config, far_pool **pool) {
 }
 
 
+void bench_index_name(const bench_config *config, const far_index_kind *kind, char name[BENCH_INDEX_NAME]) {
+    snprintf(name, BENCH_INDEX_NAME, "bench-%s%s", kind->name, config->keep ? "" : "-temporary");
+}
+
+
+int bench_create_index(const bench_config *config, far_session *session, const char *name, const bench_kind *kind,
+                       far_index **index) {
+    int err = far_index_create(session, name, kind->kind->name, kind->options, index);
+    if (err != FAR_ERR_EXISTS || config->keep || far_index_drop(session, name) < 0)
+        return err; /* an index that cannot be dropped belongs to a benchmark that runs */
+    cli_note("removed the index '%s' of a benchmark that was killed", name);
+    return far_index_create(session, name, kind->kind->name, kind->options, index);
+}
+
+
 static int open_node(bench_run *run, unsigned number) {
     const bench_config *config = run->config;
     bench_node *node = &run->nodes[number];
@@ -47,9 +62,8 @@ static int open_node(bench_run *run, unsigned number) {
         return cli_failed("%s", far_last_error());
     if (number == 0 && config->sim)
         far_sim_limit(far_sim_world_of(node->pool->fabric), 0);
-    int err = number == 0
-                  ? far_index_create(node->session, run->name, run->kind->kind->name, run->kind->options, &node->index)
-                  : far_index_open(node->session, run->name, &node->index);
+    int err = number == 0 ? bench_create_index(config, node->session, run->name, run->kind, &node->index)
+                          : far_index_open(node->session, run->name, &node->index);
     if (err == FAR_ERR_EXISTS)
         return cli_failed(BENCH_LEFTOVER, run->name, run->name);
     if (err < 0)
@@ -516,7 +530,7 @@ static int run_workloads(bench_run *run) {
 int bench_run_kind(const bench_config *config, const bench_kind *kind,
                    void (*each)(void *ctx, const bench_result *result), void *ctx, uint64_t *errors) {
     bench_run run = {.config = config, .kind = kind, .label = kind->kind->name, .each = each, .each_ctx = ctx};
-    snprintf(run.name, sizeof(run.name), "bench-%s", kind->kind->name);
+    bench_index_name(config, kind->kind, run.name);
     int err = open_run(&run);
     if (!err)
         err = run_workloads(&run);

@@ -598,8 +598,7 @@ static int check_indexes(far_task *t, far_report *report, index_check check) {
  * wait for epochs and for memory that this handle must return. If no housekeeping thread does that work, this task does
  * it. */
 static int collect_alone(far_task *t, bool repair, far_collect_result *result) {
-    const uint64_t stall_limit = FAR_STALL_TICKS * far_tick(far_task_fabric(t));
-    uint64_t next_check = far_now(t) + stall_limit;
+    uint64_t next_check = far_now(t) + far_stall_bound(far_task_fabric(t));
     for (unsigned attempt = 0;; attempt++) {
         int err = far_collect(t, repair ? FAR_COLLECT_REPAIR : FAR_COLLECT_COUNT, result);
         if (err == 1)
@@ -622,10 +621,10 @@ static int collect_alone(far_task *t, bool repair, far_collect_result *result) {
         if (far_now(t) < next_check)
             continue;
         /* A stalled client may block the other collection for ever. far_wait_epochs_until reports that client. */
-        int late = far_wait_epochs_until(t, 0, far_now(t) + stall_limit);
+        int late = far_wait_epochs_until(t, 0, far_stall_deadline(t));
         if (late != 0)
             return late < 0 ? late : far_fail_stalled(t, "the search for leaked memory");
-        next_check = far_now(t) + stall_limit;
+        next_check = far_now(t) + far_stall_bound(far_task_fabric(t));
     }
 }
 

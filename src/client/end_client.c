@@ -14,6 +14,7 @@ typedef struct client_list {
     size_t count;
     unsigned evicted;
     int64_t process; /* the process that the evicted client must belong to; 0: any */
+    bool force;
     far_client_info *killed;
 } client_list;
 
@@ -76,7 +77,13 @@ int far_pool_clients(far_session *s, int (*each)(void *ctx, const far_client_inf
 /* Kills the process, and marks its other sessions as failed in the registry. Without that, other clients would detect
  * the failure of each session separately. */
 static int evict_process(far_task *t, const client_list *r, const far_client_info *found) {
-    int err = far_control_send(t, FAR_CONTROL_EVICT, found->id, found->generation);
+    far_control request = {.kind = FAR_CONTROL_EVICT,
+                           .id = found->id,
+                           .generation = found->generation,
+                           .process = found->process,
+                           .force = r->force};
+    far_control_send_all(t, &request, 1);
+    int err = request.answer;
     for (size_t i = 0; err >= 0 && i < r->count; i++)
         if (r->items[i].process == found->process)
             err = far_client_confirm_failed(t, r->items[i].id, r->items[i].generation);
@@ -122,8 +129,8 @@ static int run_evict(far_task *t, void *arg) {
 }
 
 
-int far_pool_evict(far_session *s, unsigned id, int64_t process, far_client_info *killed) {
-    client_list r = {.evicted = id, .process = process, .killed = killed};
+int far_pool_evict(far_session *s, unsigned id, int64_t process, bool force, far_client_info *killed) {
+    client_list r = {.evicted = id, .process = process, .force = force, .killed = killed};
     int err = far_call_enter(s);
     if (err < 0)
         return err;

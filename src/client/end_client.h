@@ -19,7 +19,9 @@ typedef struct far_client_info {
  * have failed is marked as failed in the registry and skipped. Returns the number of calls of `each`, or an error. */
 int far_pool_clients(far_session *s, int (*each)(void *ctx, const far_client_info *client), void *ctx);
 
-/* Evicts a live session. On one host, this kills its process and with it all sessions of that process. Over a network,
+/* Evicts a live session. On one host, this kills its process and with it all sessions of that process. The kernel must
+ * confirm that the process holds the session, and the process must belong to the user of the caller, unless `force` is
+ * true and the caller is root. Over a network,
  * it fences all sessions of its handle, and the process continues without them. When the function returns, these
  * sessions are marked as fenced in the registry. The work that they left unfinished is repaired by other clients, or by
  * the next client that opens the pool.
@@ -31,6 +33,6 @@ int far_pool_clients(far_session *s, int (*each)(void *ctx, const far_client_inf
  *     FAR_ERR_UNSUPPORTED  this fabric cannot evict clients
  *     FAR_ERR_INVALID      the session belongs to the calling process
  *     FAR_ERR_UNREACHABLE  the caller has no permission to evict it, or cannot reach the process */
-int far_pool_evict(far_session *s, unsigned id, int64_t process, far_client_info *killed);
+int far_pool_evict(far_session *s, unsigned id, int64_t process, bool force, far_client_info *killed);
 
 #endif

@@ -25,14 +25,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LARGE_HEAD_BYTES FAR_BLOCK_BYTES_MIN /* bytes at the beginning of a large object that are searched for a key */
-
 typedef struct collecting { /* the first step */
     far_index *index;
     far_snapshot survey; /* the indexes of the pool */
     far_keys keys;       /* candidates from objects in use */
     far_keys guessed;    /* candidates from free objects, and from pages that belong to no known slab */
-    char *slab;          /* local copy of a slab or of the head of a large object, with room for a block */
+    char *slab;          /* local copy of a slab or of loose pages, with room for a block */
 } collecting;
 
 typedef struct candidate {
@@ -90,18 +88,6 @@ static int guess_objects(far_task *t, collecting *c, far_addr base, unsigned fir
 }
 
 
-/* Collects from the beginning of a block without slabs. A large object of the index may begin there even if the entry
- * of the block does not show that, because the entry may be damaged. */
-static int collect_from_large_object(far_task *t, collecting *c, const far_tables *b) {
-    far_block_state state = far_block_unpack(b->entry[0]);
-    bool own = state.kind == FAR_BLOCK_LARGE_HEAD && state.uid == c->index->uid;
-    int err = read_memory(t, far_block_base(far_geometry_of(t), b->id), c->slab, LARGE_HEAD_BYTES);
-    for (unsigned type = 0; type < c->index->kind->type_count && err >= 0; type++)
-        err = collect_from_object(t, c, type, c->slab, LARGE_HEAD_BYTES, own && type == state.type);
-    return err;
-}
-
-
 /* Returns whether a slab with a credible page word begins at this page, and sets *slab. Some damaged words have a
  * correct check. Therefore the index and the type must exist, and the words of the other pages of the slab must be 0,
  * so that a wrong number of pages does not hide the slabs that follow. */
@@ -147,13 +133,12 @@ static int collect_from_pages(far_task *t, collecting *c, const far_tables *b) {
 }
 
 
+/* A block whose entry shows that it is free is searched, too, if it has page words, because the entry may be damaged. */
 static int collect_from_block(far_task *t, void *ctx, far_tables *b) {
-    bool has_pages = false;
-    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
-        has_pages |= b->pages[p] != 0;
-    if (has_pages)
-        return collect_from_pages(t, ctx, b);
-    return far_block_is_free(b->entry[0]) ? 0 : collect_from_large_object(t, ctx, b);
+    bool may_have_objects = !far_block_is_free(b->entry[0]);
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES && !may_have_objects; p++)
+        may_have_objects = b->pages[p] != 0;
+    return may_have_objects ? collect_from_pages(t, ctx, b) : 0;
 }
 
 

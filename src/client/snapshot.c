@@ -3,6 +3,7 @@
 #include "client/snapshot.h"
 #include "base/error.h"
 #include "base/grow.h"
+#include "base/text.h"
 #include "client/client.h"
 #include "client/names.h"
 #include "client/op.h"
@@ -36,6 +37,8 @@ static int add_index(far_snapshot *survey, const far_index_record *record) {
     memcpy(index->name, record->name, sizeof(index->name));
     memcpy(index->kind, record->kind, sizeof(index->kind));
     memcpy(index->options, record->options, sizeof(index->options));
+    far_make_printable(index->name); /* in a damaged pool, they may contain any bytes */
+    far_make_printable(index->options);
     /* The number can be negative, because handles publish key counts independently: those published so far may contain
      * more removals than insertions. */
     if ((int64_t)index->keys < 0)

@@ -28,7 +28,7 @@ typedef uint64_t far_addr;
 #define FAR_NODE_BYTES_MAX (1ull << 40)
 #define FAR_VERB_BYTES_MAX (1u << 20)
 #define FAR_URI_MAX        256
-#define FAR_REASON_MAX       200
+#define FAR_REASON_MAX     200
 
 
 static inline far_addr far_addr_make(unsigned node, uint64_t offset) {
@@ -65,7 +65,7 @@ typedef struct far_verb {
     uint8_t kind, flags;
     /* length in bytes: for a READ or WRITE a multiple of 8, at most FAR_VERB_BYTES_MAX; for an atomic 8 */
     uint32_t length;
-    far_addr addr;   /* far address of the memory; a multiple of 8 */
+    far_addr addr; /* far address of the memory; a multiple of 8 */
     /* local buffer: destination of a READ, source of a WRITE, or the uint64_t that receives the old word of an atomic
      */
     void *local;
@@ -150,8 +150,10 @@ struct far_control {
     bool pending;
     /* called by poll when a pending control message completes; it must not switch to another task */
     void (*done)(far_control *question);
-    void *owner;        /* free for use by the sender */
-    far_name *name;     /* FAR_CONTROL_NAME: destination of the name; left unchanged if the nodes do not know the process */
+    void *owner;    /* free for use by the sender */
+    far_name *name; /* FAR_CONTROL_NAME: destination of the name; left unchanged if the nodes do not know the process */
+    int64_t process; /* FAR_CONTROL_EVICT, where sessions end with their process: the only process to end; 0: any */
+    bool force;      /* FAR_CONTROL_EVICT: root also ends processes of other users */
     /* Links pending messages. This field and all following ones belong to the fabric while the message is pending. */
     far_control *next;
     /* `step` is free for use by the fabric; `waits` is the number of nodes that have not answered yet */
@@ -203,10 +205,11 @@ typedef struct far_fabric_ops {
     /* Called by housekeeping. Proves to the fabric that the sessions of this handle are alive. NULL on fabrics that
      * need no such proof. */
     int (*renew)(far_conn *conn);
-    /* `evict` ends the process of a live session. When `evict` has returned 0, `has_failed` returns 1 for the session.
-     * `evict` may block, and is NULL if the fabric cannot end sessions of other processes. `process_of` returns the
-     * process id of the session on this host, or 0 if the id is not known. */
-    int (*evict)(far_conn *asker, unsigned id, unsigned generation);
+    /* `evict` ends the process of the live session that a control message FAR_CONTROL_EVICT names. When `evict` has
+     * returned 0, `has_failed` returns 1 for the session. `evict` may block, and is NULL if the fabric cannot end
+     * sessions of other processes. `process_of` returns the process id that the session has published on this host, or
+     * 0 if the id is not known. */
+    int (*evict)(far_conn *asker, const far_control *request);
     int64_t (*process_of)(far_conn *asker, unsigned id, unsigned generation);
     /* Notifications about client failures, so that an idle handle need not poll for failures. These four operations are
      * NULL on a fabric without notifications.

@@ -147,7 +147,7 @@ static inline int far_pin_take_inline(far_task *t) {
     uint64_t epoch = atomic_load_explicit(&t->session->pool->epochs.current, memory_order_seq_cst);
     if (t->pin.epoch != 0)
         return 0;
-    bool waits = t->session->lost || t->rest_since || t->patience || epoch == 0;
+    bool waits = t->session->lost || t->rest_since || t->waits_since || epoch == 0;
     return waits || !far_pin_at(t, epoch) ? far_pin_take_slow(t) : 0;
 }
 

@@ -23,7 +23,7 @@ static int ask_synchronously(far_conn *conn, const far_control *question) {
     case FAR_CONTROL_HAS_FAILED:
         return ops->has_failed(conn, question->id, question->generation);
     default:
-        return ops->evict(conn, question->id, question->generation);
+        return ops->evict(conn, question);
     }
 }
 

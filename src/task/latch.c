@@ -97,7 +97,9 @@ static bool take_latch(far_task *t, far_addr addr, bool wait) {
         join_queue(holder, hold);
     while (taken && !hold->granted) {
         far_spin_unlock(&b->lock);
+        far_note_wait(t);
         far_task_await_other(t);
+        far_note_wait_end(t);
         far_spin_lock(&b->lock);
     }
     far_spin_unlock(&b->lock);

@@ -12,6 +12,8 @@
 #define SEEN_MAX   768u  /* limit of recorded places; a task that has READ more places is making progress */
 #define SEEN_SLOTS 1024u /* size of the hash table; must be a power of two */
 #define OWN_WORDS  8u    /* number of words that the task has changed itself most recently */
+/* An operation that has not waited for this share of the bound has made progress, so its next wait is a new one. */
+#define WAITS_APART_SHARE 10u
 
 /* A word in far memory that this task has changed. When the task later READs its own value `put`, the detector uses the
  * value `found`, which the word had before the change, so that the task's own change does not count as progress. */
@@ -25,12 +27,6 @@ struct far_progress {
     /* looked: in the current period the task has READ something; news: one of these READs returned something new */
     bool looked, news;
     unsigned quiet;    /* number of consecutive periods without a new observation */
-    struct {
-        /* The newest epoch in which the task has pinned, with the times in ns of its first and its last pin in this
-         * epoch. */
-        uint64_t epoch, since, until;
-        bool news; /* something new was READ since the last pin */
-    } still;
     far_addr last; /* the address that was READ last, for the error message */
     own_word own[OWN_WORDS];
     unsigned own_next;
@@ -48,8 +44,22 @@ void far_progress_reset(far_task *t) {
 }
 
 
+void far_note_wait(far_task *t) {
+    const uint64_t now = far_now(t) | 1;
+    if (t->waits_since == 0 || now - t->waits_until > far_stall_bound(far_task_fabric(t)) / WAITS_APART_SHARE)
+        t->waits_since = now;
+    t->waits_until = now;
+}
+
+
+void far_note_wait_end(far_task *t) {
+    t->waits_until = far_now(t) | 1;
+}
+
+
 void far_count_retry(far_task *t) {
     t->stats->retries++;
+    far_note_wait(t);
     if (++t->retries < FAR_PROGRESS_RETRIES || t->patience)
         return;
     /* if memory is short, `patience` stays NULL and the next retry tries again */
@@ -149,10 +159,8 @@ void far_progress_observe(far_task *t, const far_batch *batch) {
         if (verb_is_evidence(t, verb)) {
             p->looked = true;
             p->last = verb->addr;
-            bool new = record_observation(p, XXH3_64bits_withSeed(&verb->addr, 8, verb->length),
+            p->news |= record_observation(p, XXH3_64bits_withSeed(&verb->addr, 8, verb->length),
                                           hash_without_own_changes(p, verb));
-            p->news |= new;
-            p->still.news |= new;
         }
         track_own_changes(p, verb);
         if (p->seen_count < SEEN_MAX)
@@ -163,23 +171,8 @@ void far_progress_observe(far_task *t, const far_batch *batch) {
 }
 
 
-static void record_pin_time(far_progress *p, uint64_t epoch, uint64_t now) {
-    if (p->still.epoch != epoch || p->still.news)
-        p->still.since = now;
-    p->still.epoch = epoch;
-    p->still.until = now;
-    p->still.news = false;
-}
-
-
-uint64_t far_progress_quiet_time(const far_task *t) {
-    return t->patience ? t->patience->still.until - t->patience->still.since : 0;
-}
-
-
 int far_progress_check(far_task *t) {
     far_progress *p = t->patience;
-    record_pin_time(p, t->pin.epoch, far_now(t));
     if (p->epoch == 0)
         p->epoch = t->pin.epoch;
     if (t->pin.epoch < p->epoch + 2)

@@ -31,10 +31,6 @@ void far_progress_observe(far_task *t, const far_batch *batch);
 /* Called when the task has taken a new pin. Returns 0, or FAR_ERR_CORRUPT if no client makes progress. */
 int far_progress_check(far_task *t);
 
-/* Returns the time in ns during which the epoch has not advanced and the task has observed nothing new, up to its last
- * pin. */
-uint64_t far_progress_quiet_time(const far_task *t);
-
 /* Deletes the observations, because the task ends or waits for something different from now on. */
 void far_progress_reset(far_task *t);
 

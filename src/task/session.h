@@ -37,6 +37,10 @@ typedef enum {
     FAR_WAIT_WAKE     /* the task waits until another task or thread wakes it */
 } far_wait_for;
 
+/* Which of the next pins of an operation are not refused although it has waited long. An operation that waits for
+ * memory, or for another client's drop, has an error of its own for the case that a stalled client holds it up. */
+typedef enum { FAR_SPARE_NO_PIN, FAR_SPARE_NEXT_PIN, FAR_SPARE_PINS } far_pin_sparing;
+
 #define FAR_SCRATCH_BYTES (32 * 1024) /* data bytes of a regular chunk of scratch memory */
 
 typedef struct far_scratch_chunk {
@@ -72,6 +76,10 @@ struct far_task {
     int refused;
     int error; /* error of a batch that has completed since the last wait */
     int lost;  /* error code that every wait of this task returns after its session was lost; 0: not lost */
+    /* Since when the operation waits for other clients or other operations of its handle (pool/epoch/stalled.h), and
+     * the last time at which it is known to have waited; 0: it has not waited. */
+    uint64_t waits_since, waits_until;
+    far_pin_sparing pin_sparing;
     uint32_t index_key;
     const char *label;
     /* Time when this background traversal last paused; 0: the traversal need not pause (pool/epoch/epoch.h). */
@@ -158,8 +166,8 @@ struct far_session {
     far_session *next; /* next session in the session list */
 };
 
-/* Pin counts. Only the thread inside the session changes them. far_pins_release_fenced reads the counts of a lost session,
- * which do not change any more. */
+/* Pin counts. Only the thread inside the session changes them. far_pins_release_fenced reads the counts of a lost
+ * session, which do not change any more. */
 static inline void far_pins_add(far_session *s, uint64_t epoch) {
     atomic_uint *held = &s->pins.held[epoch & 1];
     atomic_store_explicit(held, atomic_load_explicit(held, memory_order_relaxed) + 1, memory_order_seq_cst);
@@ -185,6 +193,12 @@ static inline void far_pin_uncount(far_task *t) {
     atomic_store_explicit(held, atomic_load_explicit(held, memory_order_relaxed) - 1, memory_order_release);
     t->pin = (far_pin){0, 0};
 }
+
+
+/* far_note_wait notes that the operation begins to wait, or still waits, for another client or for another operation of
+ * its handle. A retry is such a wait. far_note_wait_end notes the end of a wait during which the task did not run. */
+void far_note_wait(far_task *t);
+void far_note_wait_end(far_task *t);
 
 
 /* Returns true if the task holds the latch of this address. Used by asserts. */

@@ -10,6 +10,8 @@
 #define TICK_RTTS    40u       /* interval in round trips: the minimum over a network, the maximum in virtual time */
 /* upper limit of the tick in ns, which applies even if the network was slow when its round-trip time was measured */
 #define TICK_MOST_NS 20000000u
+#define STALL_BOUND_TICKS 10000u
+#define STALL_BOUND_NS    10000000000ull
 /* largest number of scheduler steps for one session in a row, because the session's own thread may be waiting to enter
  */
 #define DRIVE_STEPS  64u
@@ -20,6 +22,12 @@ uint64_t far_tick(const far_fabric *fabric) {
     if (fabric->host == &far_host_threads)
         return !fabric->ops->ask || rtts < TICK_NS ? TICK_NS : rtts < TICK_MOST_NS ? rtts : TICK_MOST_NS;
     return rtts > TICK_NS ? TICK_NS : rtts;
+}
+
+
+uint64_t far_stall_bound(const far_fabric *fabric) {
+    const uint64_t ticks = STALL_BOUND_TICKS * far_tick(fabric);
+    return ticks < STALL_BOUND_NS ? ticks : STALL_BOUND_NS;
 }
 
 

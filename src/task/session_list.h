@@ -44,6 +44,12 @@ bool far_session_list_is_unattended(const far_session_list *team);
  * after the system session was lost. */
 void far_session_list_lose_all(far_session_list *team);
 
+/* Returns the longest time, in ns, that an operation waits because a stalled client holds up the epoch or a lock. Every
+ * other limit of such a wait is a share of this time, or is derived from the waiting time of the operation
+ * (pool/epoch/stalled.h), so that the waits of one operation do not add up. The time is 10 s; in virtual time it is
+ * 400,000 round trips, but at most 10 s. */
+uint64_t far_stall_bound(const far_fabric *fabric);
+
 /* Returns the tick, which is the basic interval of background work, in ns. */
 uint64_t far_tick(const far_fabric *fabric);
 

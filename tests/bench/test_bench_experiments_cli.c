@@ -371,17 +371,20 @@ static unsigned count_fields(const char *line) {
 }
 
 
-/* The CSV file has a header and a line with the same number of fields for each result. */
+/* The CSV file has a header and a line with the same number of fields for each result, and a column for each swept
+ * option. */
 TEST(csv_has_a_line_for_each_result) {
     outcome o =
         run_well("--pool sim: --index toy --records 300 --ops 200 --workload load,c --sweep threads=1,2 --sweep "
-                 "depth=1,2 --csv -");
+                 "depth=1,2 --sweep slots=512,1024 --csv -");
     unsigned lines = 0, fields = count_fields(o.out);
     for (const char *line = o.out; *line; line = strchr(line, '\n') + 1, lines++)
         assert_int_equal(count_fields(line), fields);
-    assert_int_equal(lines, 1 + 8);
-    assert_true(strncmp(o.out, "index,workload,point,", 21) == 0 && fields > 30);
-    assert_non_null(strstr(o.out, "\"toy\",\"c\",\"threads=2,depth=2\","));
+    assert_int_equal(lines, 1 + 16);
+    static const char before[] =
+        "index,workload,keys,pool,clients,threads,compute_nodes,depth,records,value_size,slots,";
+    assert_true(strncmp(o.out, before, strlen(before)) == 0 && fields > 30);
+    assert_non_null(strstr(o.out, "\",2,2,1,2,300,8,\"1024\",")); /* threads=2, depth=2, slots=1024 */
     done(&o);
 }
 

@@ -56,6 +56,7 @@ TEST_WITH(a_page_has_a_curve_and_a_table_for_each_number, fresh_folder, NULL) {
     assert_int_equal(count_of(page, "</svg>"), count_of(page, "<svg"));
     assert_null(strstr(page, "<?xml"));
     assert_null(strstr(page, "http://")); /* the page fetches nothing */
+    assert_non_null(strstr(page, "<dt>command</dt><dd>farindex bench --pool sim: "));
     assert_non_null(strstr(page, "Latency against load"));
     assert_non_null(strstr(page, "title 'dart'"));
     assert_non_null(strstr(page, "set xlabel 'clients'"));

@@ -122,12 +122,12 @@ static int record_claim(far_conn *conn, unsigned id, unsigned generation) {
 }
 
 
-static int fence_client(far_conn *asker, unsigned id, unsigned generation) {
+static int fence_client(far_conn *asker, const far_control *request) {
     (void)asker;
     if (rig.refuse)
         return FAR_ERR_UNREACHABLE;
     for (unsigned i = 0; i < RIG_CLAIMS; i++)
-        if (rig.claims[i].conn && rig.claims[i].id == id && rig.claims[i].generation == generation)
+        if (rig.claims[i].conn && rig.claims[i].id == request->id && rig.claims[i].generation == request->generation)
             rig.real->fence_self(rig.claims[i].conn);
     return 0;
 }

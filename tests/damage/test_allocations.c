@@ -38,6 +38,8 @@ void *__real_realloc(void *old, size_t bytes);
 void *__real_aligned_alloc(size_t align, size_t bytes);
 int __real_posix_memalign(void **block, size_t align, size_t bytes);
 void __real_free(void *block);
+void *__real_far_pages_alloc(size_t bytes);
+void __real_far_pages_free(void *pages, size_t bytes);
 void *__wrap_malloc(size_t bytes);
 void *__wrap_calloc(size_t count, size_t bytes);
 void *__wrap_realloc(void *old, size_t bytes);
@@ -45,6 +47,8 @@ void *__wrap_aligned_alloc(size_t align, size_t bytes);
 int __wrap_posix_memalign(void **block, size_t align, size_t bytes);
 char *__wrap_strdup(const char *text);
 void __wrap_free(void *block);
+void *__wrap_far_pages_alloc(size_t bytes);
+void __wrap_far_pages_free(void *pages, size_t bytes);
 
 
 static bool allocation_must_fail(void) {
@@ -99,6 +103,17 @@ void *__wrap_realloc(void *old, size_t bytes) {
 void __wrap_free(void *block) {
     heap.live -= block != NULL;
     __real_free(block);
+}
+
+
+void *__wrap_far_pages_alloc(size_t bytes) {
+    return allocation_must_fail() ? NULL : count_live_block(__real_far_pages_alloc(bytes));
+}
+
+
+void __wrap_far_pages_free(void *pages, size_t bytes) {
+    heap.live -= pages != NULL;
+    __real_far_pages_free(pages, bytes);
 }
 
 

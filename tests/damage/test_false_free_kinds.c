@@ -97,7 +97,7 @@ static char *memory_at(far_addr addr) {
 }
 
 
-/* Marks the object as free in the bitmap. Returns false if it is a large object, which has no bit. */
+/* Marks the object as free in the bitmap. Returns false if its block has no slabs. */
 static bool set_free_bit(const far_geometry *g, far_addr addr) {
     far_block_id id = {0, 0};
     uint64_t word;
@@ -149,7 +149,7 @@ static void assert_free_bit_is_repaired(const scene *s, const char *sort, far_ad
 }
 
 
-/* Clears the page words of the object's slab. Returns false if it is a large object, which has none. */
+/* Clears the page words of the object's slab. Returns false if its block has no slabs. */
 static bool clear_page_words(const far_geometry *g, far_addr addr) {
     far_block_id id = {0, 0};
     uint64_t word = 0;

@@ -52,6 +52,10 @@ if [ -x "$BUILD/farindex" ]; then
     "$work/second/bin/farindex" --version | grep -qF "$(pkg-config --modversion farindex)"
 fi
 
+# A program needs the include path of farindex, but not those of the libraries that farindex uses internally.
+flags=$(pkg-config --cflags farindex)
+[ "$(wc -w <<<"$flags")" = 1 ] || { echo "pkg-config --cflags has more than one include path: $flags"; exit 1; }
+
 needs_shared_library() {
     readelf -d "$1" | grep -q 'NEEDED.*libfarindex\.so'
 }

@@ -213,7 +213,7 @@ static void stop_a_lock_holder(bool evict) {
     int64_t freed = crew_now();
     far_client_info killed = {0};
     if (evict)
-        assert_ok(far_pool_evict(r.session, id_of_process(&r, pid), 0, &killed));
+        assert_ok(far_pool_evict(r.session, id_of_process(&r, pid), 0, false, &killed));
     else
         assert_int_equal(kill(pid, SIGCONT), 0);
     pthread_join(thread, NULL);
@@ -278,9 +278,9 @@ TEST_WITH(only_other_live_clients_can_be_evicted, name_pool, remove_pool) {
     far_client_info killed;
     make_map();
     open_map(&r);
-    assert_code(FAR_ERR_NOT_FOUND, far_pool_evict(r.session, 16000, 0, &killed));
-    assert_code(FAR_ERR_NOT_FOUND, far_pool_evict(r.session, 0, 0, &killed));
-    assert_code(FAR_ERR_INVALID, far_pool_evict(r.session, r.session->id, 0, &killed));
+    assert_code(FAR_ERR_NOT_FOUND, far_pool_evict(r.session, 16000, 0, false, &killed));
+    assert_code(FAR_ERR_NOT_FOUND, far_pool_evict(r.session, 0, 0, false, &killed));
+    assert_code(FAR_ERR_INVALID, far_pool_evict(r.session, r.session->id, 0, false, &killed));
     assert_ok(far_put(r.session, r.index, "k", 1, "v", 1)); /* the caller was not evicted */
     close_map(&r);
 }
@@ -337,7 +337,7 @@ TEST_FUNCTION(stopped_processes_do_no_harm) {
     stop_process(c.pids[2]);
     assert_ok(far_pool_open(uri, NULL, &r.pool));
     assert_ok(far_session_open(r.pool, &r.session));
-    assert_ok(far_pool_evict(r.session, id_of_process(&r, c.pids[2]), 0, &killed));
+    assert_ok(far_pool_evict(r.session, id_of_process(&r, c.pids[2]), 0, false, &killed));
     far_session_close(r.session);
     far_pool_close(r.pool);
     int status;

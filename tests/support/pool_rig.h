@@ -18,7 +18,7 @@
 #include <string.h>
 
 enum { ACTORS_MAX = 6, KEYS = 40, VERBS_MAX = 40000 };
-#define LARGE 60000 /* length of a value that is nearly as large as a block */
+#define LARGE 30000 /* length of a value of which two fit into the smallest block */
 #define HALF  30000
 #define SMALL 1900
 
@@ -289,15 +289,13 @@ static inline far_addr bucket_of(const rig *r, const actor *a, const char *key) 
 }
 
 
-/* Returns the number of pages and large objects in the whole pool that belong to the index with this uid. */
+/* Returns the number of slabs in the whole pool that belong to the index with this uid. */
 static inline unsigned count_of(const rig *r, const actor *a, uint32_t uid) {
     const far_geometry *g = &a->pool->geometry;
     unsigned count = 0;
     for (unsigned n = 0; n < g->nodes; n++)
         for (uint32_t i = 0; i < g->node[n].blocks; i++) {
             far_block_id id = {n, i};
-            far_block_state s = far_block_unpack(word_at(r, far_block_entry(g, id)));
-            count += s.kind == FAR_BLOCK_LARGE_HEAD && s.uid == uid;
             for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
                 far_page_state page = far_page_unpack(word_at(r, far_block_page(g, id, p)));
                 count += page.in_use && page.uid == uid;
@@ -540,7 +538,7 @@ static inline int leak(far_task *t, void *arg) {
     if (err == 0)
         err = far_alloc(t, NULL, 5, 100, FAR_NODE_ANY, 0, &object);
     if (err == 0)
-        err = far_alloc(t, a->index, 0, 100000, FAR_NODE_ANY, 0, &object);
+        err = far_alloc(t, a->index, 0, 20000, FAR_NODE_ANY, 0, &object);
     far_pin_drop(t);
     return err;
 }

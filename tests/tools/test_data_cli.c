@@ -20,7 +20,7 @@ TEST_WITH(indexes_are_made_listed_and_dropped, fresh, remove_pool) {
     works("farindex list | cut -f1,2,3", "a\ttoy\t0\nb\ttoy\t0\n");
     works("farindex list --json | sed 's/,.bytes.*}/}/'",
           "[\n {\"name\":\"a\",\"kind\":\"toy\",\"keys\":0},\n {\"name\":\"b\",\"kind\":\"toy\",\"keys\":0}\n]\n");
-    fails("farindex create a toy", 3, "already");
+    fails("farindex create a toy", 4, "already");
     fails("farindex create c nosuchkind", 2, "nosuchkind");
     fails("farindex create c toy --options slots=3", 2, "slots");
     fails("farindex create c toy --options colour=red", 2, "colour");
@@ -39,7 +39,7 @@ TEST_WITH(pairs_are_put_got_deleted_and_scanned, fresh, remove_pool) {
     works("farindex get i apple", "red\n");
     works("farindex put i apple green --update && farindex get i apple", "green\n");
     works("farindex put i apple blue && farindex get i apple", "blue\n"); /* a put overwrites the value */
-    fails("farindex put i apple red --insert", 3, "already");
+    fails("farindex put i apple red --insert", 4, "already");
     fails("farindex put i pear red --update", 1, "not there");
     fails("farindex get i pear", 1, "not there");
     fails("farindex del i pear", 1, "not there");
@@ -51,7 +51,7 @@ TEST_WITH(pairs_are_put_got_deleted_and_scanned, fresh, remove_pool) {
     works("echo 0102 | farindex put i --hex aa - && farindex get i --hex aa", "0102\n");
     works("farindex put i empty '' && farindex get i empty", "\n");
     works("farindex scan i",
-          "\\x00\xff\\t\t\\n\\x00\n-k\t-v\napple\tblue\nempty\t\npear\tyellow\nstdin\ta\\nb\n\xaa\t\\x01\\x02\n");
+          "\\x00\\xff\\t\t\\n\\x00\n-k\t-v\napple\tblue\nempty\t\npear\tyellow\nstdin\ta\\nb\n\\xaa\t\\x01\\x02\n");
     works("farindex scan i --from apple --to pear", "apple\tblue\nempty\t\n");
     works("farindex scan i --from b --limit 1 --hex --from 62", "656d707479\t\n");
     works("farindex scan i --from apple --limit 1 --json", "[\n {\"key\":\"apple\",\"value\":\"blue\"}\n]\n");

@@ -306,6 +306,55 @@ TEST_WITH(an_interrupted_bench_with_processes_drops_its_index, fresh, remove_poo
 }
 
 
+/* A killed benchmark leaves its index. The next one removes this index and its own. An index that was kept is not
+ * removed. */
+TEST_WITH(the_next_bench_removes_the_index_of_a_killed_one, fresh, remove_pool) {
+    char line[512];
+    snprintf(line, sizeof(line), "bench --pool 'shm:%s?size=64M' --index toy --records 100 --workload c ", path);
+    size_t used = strlen(line);
+    works("farindex create x toy && farindex drop x", ""); /* creates the pool */
+    snprintf(line + used, sizeof(line) - used, "--ops 1000000000000");
+    running r = start_command(line);
+    wait_for_index("bench-toy-temporary");
+    assert_int_equal(kill(r.pid, SIGKILL), 0);
+    assert_int_equal(wait_for_end(&r), -SIGKILL);
+    works("farindex list | cut -f1", "bench-toy-temporary\n");
+    snprintf(line + used, sizeof(line) - used, "--ops 100 --keep");
+    r = start_command(line);
+    assert_int_equal(wait_for_end(&r), 0);
+    works("farindex list | cut -f1", "bench-toy\nbench-toy-temporary\n");
+    snprintf(line + used, sizeof(line) - used, "--ops 100");
+    r = start_command(line);
+    assert_int_equal(wait_for_end(&r), 0);
+    assert_output_contains("err", "removed the index 'bench-toy-temporary' of a benchmark that was killed");
+    works("farindex list | cut -f1", "bench-toy\n");
+    snprintf(line + used, sizeof(line) - used, "--ops 100 --keep");
+    r = start_command(line);
+    assert_int_equal(wait_for_end(&r), 3);
+    assert_output_contains("err", "'farindex drop bench-toy' removes");
+}
+
+
+/* A killed benchmark with processes leaves its own pool. The next one removes this file. */
+TEST_WITH(the_next_bench_removes_the_pool_of_a_killed_one, fresh, remove_pool) {
+    static const char arguments[] = "bench --processes 2 --index toy --records 100 --workload c --ops ";
+    char line[256], left[64];
+    snprintf(line, sizeof(line), "%s1000000000000", arguments);
+    running r = start_command(line);
+    snprintf(left, sizeof(left), "/dev/shm/farindex-bench-%d", (int)r.pid);
+    while (access(left, F_OK) < 0)
+        usleep(1000);
+    assert_int_equal(kill(r.pid, SIGKILL), 0);
+    assert_int_equal(wait_for_end(&r), -SIGKILL);
+    assert_int_equal(access(left, F_OK), 0);
+    snprintf(line, sizeof(line), "%s100", arguments);
+    r = start_command(line);
+    assert_int_equal(wait_for_end(&r), 0);
+    assert_int_equal(access(left, F_OK), -1);
+    assert_output_contains("err", left);
+}
+
+
 static bool is_child(const running *r, const char *process) {
     char path[64], state;
     int parent = 0;
@@ -346,7 +395,7 @@ TEST_WITH(an_interrupted_bench_removes_its_own_pool, fresh, remove_pool) {
 /* ---- Truncated pools ---- */
 
 /* The pool file is truncated while `load` uses it. The command ends with a message and exit status 3. Fails without
- * cli_watch_for_truncation (interrupt.c). */
+ * cli_handle_file_signals (interrupt.c). */
 TEST_WITH(a_pool_truncated_under_a_command_is_reported, fresh, remove_pool) {
     static const off_t sizes[] = {0, 3 << 20};
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {

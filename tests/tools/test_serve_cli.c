@@ -176,20 +176,23 @@ TEST_WITH(clients_are_listed_with_their_names, start_node, end_node) {
 }
 
 
-/* Control characters in the name of a client are replaced, so that it can neither add lines nor control the terminal.
- * Fails without replace_control_characters (stat.c). */
+/* Control characters (also those of C1) and bytes that are no UTF-8 in the name of a client are replaced, so that it can
+ * neither add lines nor control the terminal, and metrics are valid UTF-8. Fails without far_make_printable in stat.c.
+ */
 TEST_WITH(a_name_is_one_word_of_a_line, start_node, end_node) {
     far_pool *pool;
     char list[200], row[160], *own = program_invocation_short_name;
     far_index *index;
-    program_invocation_short_name = "a\tb\n7\033[31m";
+    program_invocation_short_name = "a\tb\n7\033[\xc2\x9b\xff";
     far_session *session = connect_to(&pool);
     snprintf(list, sizeof(list), "farindex evict --list --pool tcp://%s", node.address);
-    snprintf(row, sizeof(row), "\t%d\ta?b?7?[31m\t", (int)getpid());
+    snprintf(row, sizeof(row), "\t%d\ta?b?7?[???\t", (int)getpid());
     assert_true(command_prints(list, row));
     /* now the handle has a published status record */
     assert_ok(far_index_create(session, "fruit", "dart", NULL, &index));
     assert_true(command_prints(list, row));
+    snprintf(list, sizeof(list), "farindex top --prometheus --pool tcp://%s | iconv -f UTF-8 -t UTF-8", node.address);
+    assert_true(command_prints(list, ",command=\"a?b?7?[???\","));
     far_index_close(index);
     far_session_close(session);
     far_pool_close(pool); /* until then, the housekeeping thread of the handle uses the name */

@@ -35,7 +35,7 @@ static void parse_address(const char *text, net_address *address) {
 
 
 static void start_rig(metrics_rig *r) {
-    net_server_options config = {.size = 1 << 20, .lease_ms = 10000, .threads = 2};
+    net_server_options config = {.memory.size = 1 << 20, .lease_ms = 10000, .threads = 2};
     net_address any;
     parse_address("127.0.0.1:0", &any);
     config.listen = any;

@@ -1,7 +1,7 @@
 /* Code that the programs `farindex` and `farindex-bench` share: parsing of options, error messages, the progress line,
  * signals, and opening a pool.
  *
- * Every program calls cli_watch_for_truncation() first, parses its arguments with cli_parse(), reports each failure
+ * Every program calls cli_handle_file_signals() first, parses its arguments with cli_parse(), reports each failure
  * with one of cli_wrong_usage(), cli_failed() and cli_not_found(), and returns cli_end(status) from main. */
 #ifndef FAR_TOOLS_COMMON_CLI_H
 #define FAR_TOOLS_COMMON_CLI_H
@@ -13,9 +13,18 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Exit statuses. CLI_NOT_FOUND also means that a check, a benchmark or a torture run found an error. CLI_SALVAGED means
- * that a salvage has kept all pairs that it could read, but not all pairs of the index. */
-enum { CLI_DONE = 0, CLI_NOT_FOUND = 1, CLI_USAGE = 2, CLI_FAILED = 3, CLI_SALVAGED = 6 };
+/* Exit statuses. CLI_NOT_FOUND also means that a check, a benchmark or a torture run found an error. CLI_CONFLICT means
+ * that another client prevents the operation: it uses the index, or is stopped in the middle of an operation.
+ * CLI_SALVAGED means that a salvage has kept all pairs that it could read, but not all pairs of the index. */
+enum {
+    CLI_DONE = 0,
+    CLI_NOT_FOUND = 1,
+    CLI_USAGE = 2,
+    CLI_FAILED = 3,
+    CLI_EXISTS = 4,
+    CLI_CONFLICT = 5,
+    CLI_SALVAGED = 6
+};
 
 /* ---- Options ---- */
 
@@ -63,12 +72,30 @@ bool cli_has_option(const cli_option *options, const char *name);
 
 /* ---- Messages ---- */
 
-/* Each prints one message on stderr and returns its exit status: CLI_USAGE, CLI_FAILED or CLI_NOT_FOUND. */
+/* Each prints one message on stderr and returns its exit status: CLI_USAGE, CLI_FAILED, CLI_NOT_FOUND, CLI_EXISTS or
+ * CLI_CONFLICT. */
 int cli_wrong_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int cli_failed(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int cli_not_found(const char *format, ...) __attribute__((format(printf, 1, 2)));
+int cli_exists(const char *format, ...) __attribute__((format(printf, 1, 2)));
+int cli_conflict(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Prints a remark on stderr, which does not count as a failure. */
 void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The names that a word is compared with: returns the i-th name, or NULL after the last one. */
+typedef const char *cli_name_at(const void *ctx, size_t i);
+#define CLI_HINT 64
+/* Returns the name that is most similar to a mistyped word, or NULL if none is similar. */
+const char *cli_closest(const char *word, cli_name_at *name_at, const void *ctx);
+/* Writes "; did you mean 'NAME'?" to `hint`, or "" if no name is similar. Returns `hint`. */
+const char *cli_suggest(const char *word, cli_name_at *name_at, const void *ctx, char hint[CLI_HINT]);
+
+/* The same for kinds of indexes and for the options of a kind. cli_list_kinds writes the names of all kinds, separated by
+ * commas. */
+const char *cli_suggest_kind(const char *word, char hint[CLI_HINT]);
+const char *cli_suggest_index_option(const char *kind_name, const char *word, char hint[CLI_HINT]);
+#define CLI_KINDS 128
+const char *cli_list_kinds(char list[CLI_KINDS]);
 
 /* ---- Progress ---- */
 
@@ -98,8 +125,9 @@ void cli_forget_interrupt(void); /* called by the shell when the interrupted com
 bool cli_output_is_closed(void); /* true after SIGPIPE: the reader of a pipe has closed it, which needs no message */
 /* Returns the exit status for main. If the command was interrupted, the process ends here by that signal instead. */
 int cli_end(int status);
-/* Turns SIGBUS, which an access beyond the end of a truncated pool file causes, into a message and CLI_FAILED. */
-void cli_watch_for_truncation(void);
+/* Turns SIGBUS, which an access beyond the end of a truncated pool file causes, into a message and CLI_FAILED. Ignores
+ * SIGXFSZ, so that a write beyond the limit of a file's size (ulimit -f) fails with an error. */
+void cli_handle_file_signals(void);
 
 /* ---- Pools ---- */
 

@@ -106,7 +106,8 @@ static void report_truncation(int signal_number) {
 }
 
 
-void cli_watch_for_truncation(void) {
+void cli_handle_file_signals(void) {
     struct sigaction action = {.sa_handler = report_truncation};
     sigaction(SIGBUS, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN);
 }

@@ -57,6 +57,18 @@ int cli_not_found(const char *format, ...) {
 }
 
 
+int cli_exists(const char *format, ...) {
+    PRINT_MESSAGE(NULL, CLI_EXISTS, format);
+    return CLI_EXISTS;
+}
+
+
+int cli_conflict(const char *format, ...) {
+    PRINT_MESSAGE(NULL, CLI_CONFLICT, format);
+    return CLI_CONFLICT;
+}
+
+
 void cli_note(const char *format, ...) {
     PRINT_MESSAGE(NULL, CLI_DONE, format);
 }
@@ -147,8 +159,26 @@ static const cli_option *find_option(const cli_option *options, const char *name
 }
 
 
+static const char *option_name_at(const void *ctx, size_t i) {
+    return ((const cli_option *)ctx)[i].name;
+}
+
+
 bool cli_has_option(const cli_option *options, const char *name) {
     return find_option(options, name, strlen(name)) != NULL;
+}
+
+
+/* Reports an option that does not exist, with a similar name, or with the way to give an operand that begins with '-'.
+ */
+static int refuse_unknown_option(const char *command, const char *word, const cli_option *options, bool has_operands) {
+    char name[64];
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(word, "="), word);
+    const char *similar = strncmp(name, "--", 2) == 0 ? cli_closest(name + 2, option_name_at, options) : NULL;
+    if (similar)
+        return cli_wrong_usage(command, "unknown option '%s'; did you mean '--%s'?", word, similar);
+    return cli_wrong_usage(command, "unknown option '%s'; see --help%s", word,
+                           has_operands ? ", or write '--' before arguments that begin with '-'" : "");
 }
 
 
@@ -190,7 +220,7 @@ int cli_parse(int argc, char **argv, const char *usage, const cli_option *option
             word = "--help";
         if (only_operands || strncmp(word, "--", 2) != 0) {
             if (!only_operands && word[0] == '-' && word[1] != 0)
-                return cli_wrong_usage(command, "unknown option '%s'; see --help", word);
+                return refuse_unknown_option(command, word, options, operands != NULL);
             if (!operands)
                 return cli_wrong_usage(command, "unexpected '%s'; see --help", word);
             argv[operand_count++] = argv[i];
@@ -209,7 +239,7 @@ int cli_parse(int argc, char **argv, const char *usage, const cli_option *option
         const cli_option *option =
             find_option(options, word + 2, equals ? (size_t)(equals - word - 2) : strlen(word + 2));
         if (!option)
-            return cli_wrong_usage(command, "unknown option '%s'; see --help", word);
+            return refuse_unknown_option(command, word, options, operands != NULL);
         const char *text = equals ? equals + 1 : NULL;
         if (option->type == CLI_FLAG && text)
             return cli_wrong_usage(command, "--%s takes no value", option->name);

@@ -37,16 +37,24 @@ static int print_help(void) {
           stdout);
     for (size_t i = 0; i < COMMANDS; i++)
         printf("  %-10s %s\n", commands[i].name, commands[i].summary);
-    fputs("\n'farindex COMMAND --help' prints the options of a command, 'farindex --version' the version.\n"
-          "The option --pool URI may precede the command.\n"
-          "Exit status: 0 success, 1 not found (or a check found an error), 2 wrong usage, 3 failure.\n",
-          stdout);
+    fputs(
+        "\n'farindex COMMAND --help' prints the options of a command, 'farindex --version' the version.\n"
+        "The option --pool URI may precede the command.\n"
+        "Exit status: 0 success, 1 not found (or a check found an error), 2 wrong usage, 3 failure, 4 exists already,\n"
+        "5 conflict (another client uses the index, or is stopped in the middle of an operation).\n",
+        stdout);
     return CLI_DONE;
 }
 
 
 static bool asks_for_help(const char *word) {
     return strcmp(word, "help") == 0 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+
+static const char *command_name_at(const void *ctx, size_t i) {
+    (void)ctx;
+    return cli_command_name(i);
 }
 
 
@@ -61,7 +69,9 @@ int cli_run(int argc, char **argv) {
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(argv[0], commands[i].name) == 0)
             return commands[i].run(argc, argv);
-    return cli_wrong_usage(NULL, "unknown command '%s'; 'farindex help' lists them", argv[0]);
+    char hint[CLI_HINT];
+    return cli_wrong_usage(NULL, "unknown command '%s'%s 'farindex help' lists the commands", argv[0],
+                           *cli_suggest(argv[0], command_name_at, NULL, hint) ? hint : ";");
 }
 
 

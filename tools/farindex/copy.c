@@ -49,8 +49,8 @@ static int create_copy(cli_pool *p, const char *name, const char *kind, const ch
     if (err == FAR_ERR_INVALID)
         return cli_wrong_usage("copy", "%s", far_last_error());
     if (err == FAR_ERR_EXISTS)
-        return cli_failed("an index '%s' exists already", name);
-    return err < 0 ? cli_pool_failed() : 0;
+        return cli_exists("an index '%s' exists already", name);
+    return err < 0 ? cli_operation_failed(err) : 0;
 }
 
 

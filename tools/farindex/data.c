@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define KEYS_NOTE "Keys and values are the bytes of the arguments. An argument that begins with '-' must follow '--'.\n"
 
@@ -92,11 +93,11 @@ static int put_pair(cli_pool *p, const cli_bytes *key, const cli_bytes *value, b
               : update ? far_update(p->session, p->index, key->bytes, key->length, value->bytes, value->length)
                        : far_put(p->session, p->index, key->bytes, key->length, value->bytes, value->length);
     if (err == FAR_ERR_EXISTS)
-        return cli_failed("the key exists already");
+        return cli_exists("the key exists already");
     if (err == FAR_ERR_NOT_FOUND)
         return cli_not_found("the key is not there");
     if (err < 0)
-        return cli_pool_failed();
+        return cli_operation_failed(err);
     if (p->json)
         cli_print_done();
     return 0;
@@ -142,8 +143,9 @@ typedef struct key_command { /* the state of get and of del */
 } key_command;
 
 
-/* Prints the result of one key. With one key the output is the value alone. With several keys it is a line for each key
- * that the index contains, or an element of the JSON array. */
+/* Prints the result of one key. With one key the output is the value alone, with escapes on a terminal, which a value
+ * must not control. With several keys it is a line for each key that the index contains, or an element of the JSON
+ * array. */
 static void print_value(key_command *g, const cli_bytes *key, const char *value, size_t length) {
     if (g->pool.json) {
         json_t *pair = pair_as_json(key->bytes, key->length, value, length, g->hex);
@@ -157,6 +159,9 @@ static void print_value(key_command *g, const cli_bytes *key, const char *value,
         print_text_pair(key->bytes, key->length, value, length, g->hex);
     } else if (g->hex) {
         cli_print_hex(stdout, value, length);
+        putchar('\n');
+    } else if (!g->raw && isatty(STDOUT_FILENO)) {
+        cli_print_escaped(stdout, value, length);
         putchar('\n');
     } else {
         fwrite(value, 1, length, stdout);
@@ -175,14 +180,14 @@ static int get_value(key_command *g, const cli_bytes *key) {
     if (err == 0 || (err == FAR_ERR_NOT_FOUND && g->keys > 1))
         print_value(g, key, err ? NULL : value, length);
     free(value);
-    return err < 0 && err != FAR_ERR_NOT_FOUND ? cli_pool_failed() : 0;
+    return err < 0 && err != FAR_ERR_NOT_FOUND ? cli_operation_failed(err) : 0;
 }
 
 
 static int delete_key(key_command *g, const cli_bytes *key) {
     int err = far_delete(g->pool.session, g->pool.index, key->bytes, key->length);
     g->missing += err == FAR_ERR_NOT_FOUND;
-    return err < 0 && err != FAR_ERR_NOT_FOUND ? cli_pool_failed() : 0;
+    return err < 0 && err != FAR_ERR_NOT_FOUND ? cli_operation_failed(err) : 0;
 }
 
 
@@ -248,7 +253,9 @@ int cli_get(int argc, char **argv) {
             argc, argv, "get NAME KEY.. [--raw]", options,
             KEYS_NOTE
             "Prints the value and a newline. With several keys it prints a line 'key TAB value' for each key that "
-            "exists, with the\nescapes \\t, \\n, \\\\ and \\xHH. Exit status 1 if a key does not exist.\n",
+            "exists, with the\nescapes \\t, \\n, \\\\ and \\xHH. On a terminal, a single value has these escapes too, "
+            "except with "
+            "--raw. Exit status 1 if\na key does not exist.\n",
             2, argc, &count, &status))
         return status;
     if (g.raw && (g.hex || g.pool.json))

@@ -46,6 +46,8 @@ void cli_pool_watch(cli_pool *p, const char *what, unsigned times);
 uint64_t cli_pool_keys(cli_pool *p);
 void cli_pairs_progress(const char *what, uint64_t pairs, uint64_t keys);
 int cli_pool_failed(void); /* prints the message of far_last_error() and returns CLI_FAILED */
+/* ... with the exit status of the error: CLI_CONFLICT, CLI_EXISTS or CLI_FAILED. */
+int cli_operation_failed(int err);
 void cli_print_done(void); /* prints {"done":true}, the JSON result of a command without another result */
 /* prints "COMMAND: N pairs", or {"pairs":N} with --json */
 void cli_print_pairs(const cli_pool *p, const char *command, uint64_t pairs);

@@ -1,5 +1,6 @@
 /* Keys and values in the formats of the command: hex digits, JSON, escaped lines, and binary pairs. `dump`, `load`,
  * `get`, `put` and `scan` use them. */
+#include "base/text.h"
 #include "tools/farindex/data.h"
 
 #include <stdlib.h>
@@ -97,17 +98,24 @@ void cli_json_set_bytes(json_t *object, const char *name, const void *bytes, siz
 
 /* ---- Lines ---- */
 
-/* Bytes above ASCII are printed unchanged, because they are usually text. */
+/* Characters beyond ASCII are printed unchanged if they are valid UTF-8. */
 void cli_print_escaped(FILE *file, const void *bytes, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        uint8_t c = ((const uint8_t *)bytes)[i];
+        const uint8_t *at = (const uint8_t *)bytes + i;
+        uint8_t c = *at;
+        size_t character = c < 0x80 ? 0 : far_printable_bytes(at, count - i);
+        if (character) {
+            fwrite(at, 1, character, file);
+            i += character - 1;
+            continue;
+        }
         if (c == '\t')
             fputs("\\t", file);
         else if (c == '\n')
             fputs("\\n", file);
         else if (c == '\\')
             fputs("\\\\", file);
-        else if (c < 0x20 || c == 0x7f)
+        else if (c < 0x20 || c >= 0x7f)
             fprintf(file, "\\x%02x", c);
         else
             putc_unlocked(c, file);

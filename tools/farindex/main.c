@@ -37,6 +37,6 @@ int main(int argc, char **argv) {
         printf("farindex %s\n", far_version());
         return cli_end(CLI_DONE);
     }
-    cli_watch_for_truncation();
+    cli_handle_file_signals();
     return cli_end(cli_run(argc - 1, argv + 1));
 }

@@ -1,15 +1,36 @@
 /* The subcommands create, drop and list, which work on whole indexes, check, which also repairs pools, and evict. */
+#include "base/parse.h"
 #include "client/end_client.h"
 #include "client/snapshot.h"
+#include "index/index.h"
 #include "tools/farindex/data.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 
 /* ---- create, drop, list ---- */
+
+/* Reports arguments that the library refused, with a similar kind or option if one of them is not known. */
+static int report_wrong_index(const char *kind, const char *index_options) {
+    char why[512], hint[CLI_HINT] = "", error[192];
+    snprintf(why, sizeof(why), "%s", far_last_error());
+    far_option_list list;
+    if (!far_index_kind_named(kind))
+        cli_suggest_kind(kind, hint);
+    far_options_begin(&list, index_options, ',');
+    while (!*hint && far_options_next(&list, error, sizeof(error)) > 0) {
+        char unknown[96];
+        snprintf(unknown, sizeof(unknown), "option %s: kind", list.name);
+        if (strncmp(why, unknown, strlen(unknown)) == 0)
+            cli_suggest_index_option(kind, list.name, hint);
+    }
+    return cli_wrong_usage("create", "%s%s", why, hint);
+}
+
 
 int cli_create(int argc, char **argv) {
     cli_pool p = {.creates = true};
@@ -29,11 +50,11 @@ int cli_create(int argc, char **argv) {
         return status;
     int err = far_index_create(p.session, argv[0], argv[1], index_options, &p.index);
     if (err == FAR_ERR_INVALID)
-        status = cli_wrong_usage("create", "%s", far_last_error());
+        status = report_wrong_index(argv[1], index_options);
     else if (err == FAR_ERR_EXISTS)
-        status = cli_failed("an index '%s' exists already", argv[0]);
+        status = cli_exists("an index '%s' exists already", argv[0]);
     else if (err < 0)
-        status = cli_pool_failed();
+        status = cli_operation_failed(err);
     else if (p.json)
         cli_print_done();
     return cli_pool_close(&p, status);
@@ -64,7 +85,7 @@ static int report_index_in_use(cli_pool *p, const char *name) {
     char users[512], why[512];
     snprintf(why, sizeof(why), "%s", far_last_error());
     describe_users(p, name, users, sizeof(users));
-    return *users ? cli_failed("the index '%s' is in use%s", name, users) : cli_failed("'%s': %s", name, why);
+    return *users ? cli_conflict("the index '%s' is in use%s", name, users) : cli_conflict("'%s': %s", name, why);
 }
 
 
@@ -82,7 +103,7 @@ int cli_drop(int argc, char **argv) {
     else if (err == FAR_ERR_BUSY)
         status = report_index_in_use(&p, argv[0]);
     else if (err < 0)
-        status = cli_pool_failed();
+        status = cli_operation_failed(err);
     else if (p.json)
         cli_print_done();
     return cli_pool_close(&p, status);
@@ -327,6 +348,8 @@ static void print_client_json(client_output *l, const far_client_info *client, c
 }
 
 
+/* Prints a client, which is a handle: the line has the number of its system session, as `top` does. Its other sessions
+ * have no lines of their own. */
 static int print_client(void *ctx, const far_client_info *client) {
     client_output *l = ctx;
     far_snapshot_handle_info unknown = {.process = client->process}; /* used if the client connected after the survey */
@@ -334,7 +357,7 @@ static int print_client(void *ctx, const far_client_info *client) {
     for (size_t i = 0; i < l->survey.handle_count; i++)
         if (l->survey.handles[i].id == client->handle)
             handle = &l->survey.handles[i];
-    if (client->own)
+    if (client->own || client->id != client->handle)
         return 0;
     char command[64], host[FAR_HOST_MAX + 1];
     cli_handle_names(handle, command, host);
@@ -386,35 +409,40 @@ static int parse_client(const char *text, unsigned *id) {
 
 int cli_evict(int argc, char **argv) {
     cli_pool p = {0};
-    bool list = false;
+    bool list = false, force = false;
     unsigned id = 0;
     uint64_t process = 0;
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
         {"list", CLI_FLAG, &list, NULL, "prints number, process, command, host and open indexes of each client"},
         {"process", CLI_NUMBER, &process, "PID", "fails if the client belongs to another process"},
+        {"force", CLI_FLAG, &force, NULL, "lets root end a process of another user (shm pools)"},
         CLI_OPTIONS_END,
     };
     int count, status;
-    if (cli_operands(argc, argv, "evict CLIENT [--process PID] | evict --list", options,
-                     "Evicts a client; other clients repair the state that it leaves behind. On a shm pool its process "
-                     "is ended with "
-                     "SIGKILL.\nOver a network its sessions are cut; the process survives, but none of its verbs "
-                     "takes effect any more.\n",
-                     0, 1, &count, &status))
+    if (cli_operands(
+            argc, argv, "evict CLIENT [--process PID] [--force] | evict --list", options,
+            "Evicts a client; other clients repair the state that it leaves behind. On a shm pool its process "
+            "is ended with "
+            "SIGKILL, if it\nholds the client by the word of the kernel and belongs to the calling user. Over a "
+            "network its sessions are cut; the process\nsurvives, but none of its verbs takes effect any "
+            "more.\n",
+            0, 1, &count, &status))
         return status;
     if (list == (count == 1))
         return cli_wrong_usage("evict", "give either CLIENT or --list");
+    if (force && geteuid() != 0)
+        return cli_wrong_usage("evict", "--force: only root may end processes of other users");
     if (!list && (status = parse_client(argv[0], &id)) != 0)
         return status;
     if ((status = cli_pool_open("evict", &p, NULL)) != 0)
         return status;
     far_client_info killed = {0};
-    int err = list ? list_clients(&p) : far_pool_evict(p.session, id, (int64_t)process, &killed);
+    int err = list ? list_clients(&p) : far_pool_evict(p.session, id, (int64_t)process, force, &killed);
     if (err == FAR_ERR_NOT_FOUND)
         status = cli_not_found("%s", far_last_error());
     else if (err < 0)
-        status = cli_pool_failed();
+        status = cli_operation_failed(err);
     else if (!list)
         print_evicted(&p, &killed);
     return cli_pool_close(&p, status);

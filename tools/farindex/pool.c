@@ -23,6 +23,13 @@ int cli_pool_failed(void) {
 }
 
 
+int cli_operation_failed(int err) {
+    return err == FAR_ERR_BUSY     ? cli_conflict("%s", far_last_error())
+           : err == FAR_ERR_EXISTS ? cli_exists("%s", far_last_error())
+                                   : cli_pool_failed();
+}
+
+
 void cli_print_done(void) {
     json_t *result = cli_json_object();
     cli_json_set_bool(result, "done", true);

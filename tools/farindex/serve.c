@@ -1,5 +1,7 @@
 /* `farindex serve` runs the daemon of a memory node, or queries the status of a running daemon (--status). */
 #include "base/parse.h"
+#include "base/text.h"
+#include "fabric/memory_file.h"
 #include "fabric/node/admission.h"
 #include "fabric/node/memory.h"
 #include "fabric/node/server.h"
@@ -25,7 +27,7 @@ typedef struct serve_options {
     const char *listen, *memory, *secret, *read_secret, *cert, *key, *ca, *lease, *status, *fabric, *log_level,
         *metrics;
     uint64_t size, threads, per_address;
-    bool insecure, chaos, json;
+    bool insecure, chaos, json, shared, overcommit;
 } serve_options;
 
 static const char *const log_levels[NET_LOG_LEVELS] = {"error", "warning", "info"};
@@ -55,7 +57,7 @@ static net_tls_config make_tls_config(const serve_options *o) {
 /* ---- Querying the status ---- */
 
 static void print_state(const net_state *s, const char *where) {
-    char bytes[FAR_SIZE_TEXT], refuted[FAR_VIOLATIONS_TEXT];
+    char bytes[FAR_SIZE_TEXT], in[FAR_SIZE_TEXT], out[FAR_SIZE_TEXT], refuted[FAR_VIOLATIONS_TEXT];
     printf("%s: farindex %.16s, %s of memory, %u threads, %" PRIu64 " restarts\n", where, s->library,
            far_format_size(s->bytes, bytes), s->threads, s->restarts);
     if (s->pool)
@@ -68,8 +70,8 @@ static void print_state(const net_state *s, const char *where) {
     printf("%" PRIu64 " sessions, %" PRIu64 " clients since the start, %" PRIu64 " sessions ended or cut, %" PRIu64
            " connections refused\n",
            s->sessions, s->comes, s->cuts, s->refused);
-    printf("%" PRIu64 " batches, %" PRIu64 " verbs, %" PRIu64 " bytes in, %" PRIu64 " bytes out\n", s->batches,
-           s->verbs, s->bytes_in, s->bytes_out);
+    printf("%" PRIu64 " batches, %" PRIu64 " verbs, %s in, %s out\n", s->batches, s->verbs,
+           far_format_size(s->bytes_in, in), far_format_size(s->bytes_out, out));
 }
 
 
@@ -130,6 +132,7 @@ static int show_status(const serve_options *o) {
     if (err < 0)
         return report_failure();
     state.library[sizeof(state.library) - 1] = 0;
+    far_make_printable(state.library);
     if (o->json)
         print_state_as_json(&state, o->status);
     else
@@ -166,8 +169,8 @@ static int make_config(const serve_options *o, net_server_options *config) {
                                             ? "--chaos needs --fabric tcp, because a network card executes verbs itself"
                                             : "--memory excludes --fabric rdma, because WRITEs that the network card "
                                               "had not finished when the daemon ended would be lost");
-    config->memory = anonymous ? NULL : o->memory;
-    config->size = o->size;
+    config->memory = (net_memory_options){
+        .path = anonymous ? NULL : o->memory, .size = o->size, .shared = o->shared, .overcommit = o->overcommit};
     config->tls = make_tls_config(o);
     config->insecure = o->insecure;
     config->lease_ms = (unsigned)(lease / 1000000u);
@@ -208,8 +211,12 @@ static void notify_systemd(const char *state) {
 /* `metrics` is the address of the HTTP server, or NULL. */
 static int run_daemon(const net_server_options *config, const net_address *metrics) {
     metrics_server *http = NULL;
+    const char *path = config->memory.path;
+    bool creates = path && access(path, F_OK) < 0;
     if (net_server_open(config, &running) < 0)
         return report_failure();
+    if (creates && far_memory_file_ends_at_logout(path, geteuid(), ""))
+        cli_note("%s: " FAR_ENDS_AT_LOGOUT, path);
     if (metrics && metrics_server_open(metrics, running, &http) < 0) {
         report_failure();
         net_server_close(running);
@@ -249,6 +256,8 @@ int cli_serve(int argc, char **argv) {
         {"size", CLI_BYTES, &o.size, "SIZE", "size of the memory node"},
         {"memory", CLI_TEXT, &o.memory, "PATH",
          "a file (tmpfs, hugetlbfs) that outlives the daemon, or 'anonymous' (default)"},
+        {"shared", CLI_FLAG, &o.shared, NULL, "... also if other users own the file or can write it"},
+        {"overcommit", CLI_FLAG, &o.overcommit, NULL, "does not check that the host has the memory"},
         {"secret", CLI_TEXT, &o.secret, "FILE",
          "TLS with this pre-shared key (default: the file that FARINDEX_SECRET names)"},
         {"read-secret", CLI_TEXT, &o.read_secret, "FILE", "... and a second key, with which clients may only read"},

@@ -1,5 +1,6 @@
 /* `farindex stat` prints how much memory a pool and its indexes use. The figures come at once from tables and counters,
  * or exactly from a traversal of the indexes (--exact). */
+#include "base/text.h"
 #include "client/op.h"
 #include "client/snapshot.h"
 #include "index/index.h"
@@ -16,15 +17,6 @@ typedef struct figures { /* the figures of one index */
     far_usage usage; /* without --exact only `keys` and `pool_bytes` are set */
     far_load load;   /* zero `slots` if the load factor is not known */
 } figures;
-
-
-/* Replaces control characters, because another process has written the text: it must not end a line or a column, or
- * control the terminal. */
-static void replace_control_characters(char *text) {
-    for (; *text; text++)
-        if ((unsigned char)*text < 0x20 || *text == 0x7f)
-            *text = '?';
-}
 
 
 static void find_names(const far_snapshot_handle_info *handle, char command[64], char host[64]) {
@@ -45,8 +37,9 @@ static void find_names(const far_snapshot_handle_info *handle, char command[64],
 
 void cli_handle_names(const far_snapshot_handle_info *handle, char command[64], char host[64]) {
     find_names(handle, command, host);
-    replace_control_characters(command);
-    replace_control_characters(host);
+    /* Another process has written the names: they must not end a line or a column, or control the terminal. */
+    far_make_printable(command);
+    far_make_printable(host);
 }
 
 

@@ -2,6 +2,7 @@
  * pool. The handles take no part in that; a look costs this process some READs.
  *
  * A look is a survey of the pool at one moment. Rates are differences between two consecutive looks. */
+#include "base/text.h"
 #include "client/snapshot.h"
 #include "tools/farindex/data.h"
 
@@ -125,10 +126,11 @@ static void print_text(const view *v) {
         if (handle->own)
             continue;
         cli_handle_names(handle, command, host);
-        printf("%-6u %-8" PRId64 " %-16.16s %-16.16s %8u %12.0f %8.2f %10.0f %8.1f\n", handle->id, handle->process,
-               command, host, handle->sessions, per_second(v, sum_ops(d.ops)),
-               divide_or_zero(d.round_trips, sum_ops(d.ops)), per_second(v, d.retries),
-               100 * divide_or_zero(d.cache_hits, d.cache_hits + d.cache_misses));
+        far_shorten_text(command, 16);
+        far_shorten_text(host, 16);
+        printf("%-6u %-8" PRId64 " %-16s %-16s %8u %12.0f %8.2f %10.0f %8.1f\n", handle->id, handle->process, command,
+               host, handle->sessions, per_second(v, sum_ops(d.ops)), divide_or_zero(d.round_trips, sum_ops(d.ops)),
+               per_second(v, d.retries), 100 * divide_or_zero(d.cache_hits, d.cache_hits + d.cache_misses));
     }
     printf("\n%-24s %-8s %12s %14s", "index", "kind", "keys", "bytes");
     for (unsigned kind = 0; kind <= FAR_OP_SCAN; kind++)

@@ -52,12 +52,19 @@ static int set_faults(far_torture *t, const char *text) {
 }
 
 
+static int report_unknown_kind(const char *kind) {
+    char kinds[CLI_KINDS], hint[CLI_HINT];
+    return cli_wrong_usage("torture", "--index: there is no kind '%s' (there are: %s)%s", kind, cli_list_kinds(kinds),
+                           cli_suggest_kind(kind, hint));
+}
+
+
 static int check_flags(torture_flags *f) {
     far_torture *t = &f->torture;
     if (!t->kind)
         return cli_wrong_usage("torture", "--index KIND is needed");
     if (!far_index_kind_named(t->kind))
-        return cli_wrong_usage("torture", "--index: there is no kind '%s'; see 'farindex kinds'", t->kind);
+        return report_unknown_kind(t->kind);
     if (f->clients < 1 || f->clients > 1000 || f->compute_nodes < 1 || f->compute_nodes > f->clients)
         return cli_wrong_usage("torture", "--clients takes 1..1000, and --compute-nodes 1 to the number of clients");
     if (f->memory_nodes < 1 || f->memory_nodes > 16)

@@ -3,6 +3,7 @@
 #include "fabric/node/log.h"
 #include "base/error.h"
 #include "base/host.h"
+#include "base/text.h"
 #include "farindex.h"
 
 #include <errno.h>
@@ -102,9 +103,7 @@ void net_log_write(net_log *log, net_log_level level, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    for (char *at = text; *at; at++)
-        if ((unsigned char)*at < ' ' || *at == 127) /* A text of a client must not begin a new line. */
-            *at = '?';
+    far_make_printable(text); /* a text of a client must not begin a new line, or control a terminal */
     size_t length = make_line(line, level, text);
     uint64_t now = far_host_now(&far_host_threads);
     pthread_mutex_lock(&log->lock);

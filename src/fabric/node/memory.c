@@ -3,6 +3,7 @@
 #include "fabric/node/memory.h"
 #include "base/error.h"
 #include "base/parse.h"
+#include "fabric/memory_file.h"
 #include "fabric/shm/shm.h"
 #include "farindex.h"
 
@@ -21,6 +22,8 @@
 #define LOCK_SPINS 200u
 #define SIZE_STEP  4096u
 #define MEMORY_MIN (1ull << 20)
+
+#define OVERCOMMIT_REMEDY "; --overcommit skips this check"
 
 
 /* ---- The memory file ---- */
@@ -102,13 +105,34 @@ static int refuse_without_size(const char *path) {
 }
 
 
-static int prepare_file(net_memory *m, const char *path, uint64_t size, bool *fresh) {
+/* Allocates the space of a new file, or of one that a daemon did not finish. */
+static int allocate_file(const net_memory *m, const net_memory_options *options) {
+    uint64_t bytes = NET_MEMORY_AT + options->size;
+    int err = far_memory_file_check_space(m->file, options->path, bytes);
+    if (!err && !options->overcommit && far_memory_file_is_tmpfs(m->file))
+        err = far_memory_check_available(options->path, bytes, OVERCOMMIT_REMEDY);
+    if (err)
+        return err;
+    if (ftruncate(m->file, (off_t)bytes) < 0 || (errno = posix_fallocate(m->file, 0, (off_t)bytes)) != 0)
+        return fail_with_errno(options->path, "no space for the memory");
+    return 0;
+}
+
+
+static int prepare_file(net_memory *m, const net_memory_options *options, bool *fresh) {
+    const char *path = options->path;
+    uint64_t size = options->size;
     struct stat status;
     net_file_header header = {0};
     if (fstat(m->file, &status) < 0)
         return fail_with_errno(path, "its status cannot be read");
     if (!S_ISREG(status.st_mode))
         return far_fail(FAR_ERR_INVALID, "%s: not a regular file", path);
+    if (!options->shared) {
+        int err = far_memory_file_check_owner(m->file, path, "--shared");
+        if (err)
+            return err;
+    }
     if (status.st_size > 0 && pread(m->file, &header, sizeof(header), 0) < 0)
         return fail_with_errno(path, "cannot be read");
     *fresh = status.st_size == 0 || is_half_made(&header, (uint64_t)status.st_size, size);
@@ -122,15 +146,10 @@ static int prepare_file(net_memory *m, const char *path, uint64_t size, bool *fr
     if (size == 0)
         return refuse_without_size(path);
     m->size = size;
-    int error = ftruncate(m->file, (off_t)(NET_MEMORY_AT + size)) < 0 ? errno : 0;
-    if (error == 0)
-        error = posix_fallocate(m->file, 0, (off_t)(NET_MEMORY_AT + size));
-    if (error == 0)
-        return 0;
-    if (status.st_size == 0)
+    int err = allocate_file(m, options);
+    if (err && status.st_size == 0)
         unlink(path);
-    errno = error;
-    return fail_with_errno(path, "no space for the memory");
+    return err;
 }
 
 
@@ -158,13 +177,39 @@ static void count_restart(net_file_header *header) {
 }
 
 
-static int map_memory(net_memory *m, const char *path, uint64_t size) {
+/* Opens the file, and creates it if there is a size. O_EXCL prevents that the file is created at the end of a symbolic
+ * link. If another daemon creates the file at the same time, this daemon opens that file. */
+static int open_file(net_memory *m, const net_memory_options *options) {
+    const char *path = options->path;
+    do {
+        m->file = open(path, O_RDWR | O_CLOEXEC);
+        if (m->file >= 0)
+            return 0;
+        int error = errno, err = far_memory_file_check_link(path, path);
+        if (err)
+            return err;
+        if (error == ENOENT && options->size == 0)
+            return refuse_without_size(path);
+        errno = error;
+        if (error == ENOENT)
+            m->file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
+    } while (m->file < 0 && errno == EEXIST);
+    return m->file < 0 ? fail_with_errno(path, "cannot be opened") : 0;
+}
+
+
+static int map_memory(net_memory *m, const net_memory_options *options) {
+    const char *path = options->path;
     bool fresh = true;
     int err = 0;
-    m->size = size;
-    if (path && (m->file = open(path, O_RDWR | (size ? O_CREAT : 0) | O_CLOEXEC, FILE_MODE)) < 0)
-        return size == 0 && errno == ENOENT ? refuse_without_size(path) : fail_with_errno(path, "cannot be opened");
-    if (path && ((err = lock_file(m->file, path)) < 0 || (err = prepare_file(m, path, size, &fresh)) < 0))
+    m->size = options->size;
+    if (path)
+        err = open_file(m, options);
+    else if (!options->overcommit)
+        err = far_memory_check_available("anonymous memory", m->size, OVERCOMMIT_REMEDY);
+    if (path && !err && (err = lock_file(m->file, path)) == 0)
+        err = prepare_file(m, options, &fresh);
+    if (err)
         return err;
     m->mapped = NET_MEMORY_AT + m->size;
     m->base = mmap(NULL, m->mapped, PROT_READ | PROT_WRITE,
@@ -190,15 +235,15 @@ bool net_memory_size_is_valid(uint64_t size) {
 }
 
 
-int net_memory_open(const char *path, uint64_t size, net_memory **memory) {
-    if (!(path && size == 0) && !net_memory_size_is_valid(size))
+int net_memory_open(const net_memory_options *options, net_memory **memory) {
+    if (!(options->path && options->size == 0) && !net_memory_size_is_valid(options->size))
         return far_fail(FAR_ERR_INVALID, NET_MEMORY_SIZES);
     net_memory *m = aligned_alloc(64, sizeof(*m));
     if (!m)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
     memset(m, 0, sizeof(*m));
     m->file = -1;
-    int err = map_memory(m, path, size);
+    int err = map_memory(m, options);
     if (err < 0) {
         net_memory_close(m);
         return err;

@@ -73,9 +73,15 @@ typedef struct net_memory {
 
 bool net_memory_size_is_valid(uint64_t size);
 
-/* Opens the memory of a node. `path` NULL: private memory of the process. `size` 0: the size of the file, which must
- * exist. An error is explained in far_last_error. */
-int net_memory_open(const char *path, uint64_t size, net_memory **memory);
+typedef struct net_memory_options {
+    const char *path; /* the file; NULL: private memory of the process */
+    uint64_t size;    /* 0: the size of the file, which must exist */
+    bool shared;      /* use the file even if other users own it or can write it */
+    bool overcommit;  /* do not check whether the host has the memory */
+} net_memory_options;
+
+/* Opens the memory of a node. An error is explained in far_last_error. */
+int net_memory_open(const net_memory_options *options, net_memory **memory);
 void net_memory_close(net_memory *memory);
 
 /* Executes a verb that net_verb_get has checked. The result of a READ or an atomic is stored at `results`. */

@@ -19,15 +19,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EVENTS       64
-#define HELLO_MS     5000
-#define ACK_CHECK_MS 500 /* ms between two checks for silent peers, unless an eighth of the lease is less */
+#define EVENTS         64
+#define HELLO_MS       5000
+#define HELLO_CHECK_MS 250 /* ms between two checks for connections that send no hello */
+#define ACK_CHECK_MS   500 /* ms between two checks for silent peers, unless an eighth of the lease is less */
 /* number of reads from a socket in one turn of its connection, so that other connections have their turn soon */
 #define RECEIVES_PER_TURN 8
 /* number of calls of server_serve_messages in one turn of a connection; then other connections have their turn */
 #define SERVES_PER_TURN  16
 #define BACKLOG          512
-#define ACCEPTS_PER_TURN 8
+#define ACCEPTS_PER_TURN 2   /* few, because connecting strangers must not delay clients */
 #define ACCEPT_PAUSE_MS  100 /* pause after accept has failed for lack of descriptors or memory */
 
 static _Thread_local net_chaos chaos;
@@ -308,6 +309,10 @@ static void accept_connections(server_loop *loop) {
 
 static void close_late_handshakes(server_loop *loop) {
     uint64_t now = now_ms();
+    /* The check visits all connections of the loop. In each turn, it would delay clients while strangers connect. */
+    if (now < loop->next_hello_check)
+        return;
+    loop->next_hello_check = now + HELLO_CHECK_MS;
     for (server_peer *peer = loop->peers, *next; peer; peer = next) {
         next = peer->next;
         if (!peer->hello_done && now >= peer->deadline) {
@@ -354,6 +359,17 @@ static int wait_timeout_ms(const server_loop *loop) {
 }
 
 
+/* Returns true if there are notifications that this loop has not sent yet. Most wake-ups concern new connections. */
+static bool has_new_notifications(server_loop *loop) {
+    pthread_mutex_lock(&loop->server->lock);
+    uint64_t count = loop->server->notification_count;
+    pthread_mutex_unlock(&loop->server->lock);
+    bool is_new = count != loop->notifications_sent;
+    loop->notifications_sent = count;
+    return is_new;
+}
+
+
 static void send_all_notifications(server_loop *loop) {
     for (server_peer *peer = loop->peers, *next; peer; peer = next) {
         next = peer->next;
@@ -394,7 +410,8 @@ static void run_events(server_loop *loop, const struct epoll_event *events, int 
     if (!has_wakeup)
         return;
     adopt_new_peers(loop);
-    send_all_notifications(loop);
+    if (has_new_notifications(loop))
+        send_all_notifications(loop);
 }
 
 
@@ -508,7 +525,7 @@ static int set_up_server(net_server *server) {
     if (err == 0)
         err = open_listener(server);
     if (err == 0)
-        err = net_memory_open(server->config.memory, server->config.size, &server->memory);
+        err = net_memory_open(&server->config.memory, &server->memory);
     if (err == 0 && server->config.rdma)
         err = open_rdma(server);
     if (err < 0)

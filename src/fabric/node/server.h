@@ -6,13 +6,13 @@
 #include "fabric/net/address.h"
 #include "fabric/net/tls.h"
 #include "fabric/node/log.h"
+#include "fabric/node/memory.h"
 
 #include <stdint.h>
 
 typedef struct net_server_options {
     net_address listen;
-    const char *memory; /* name of the memory file; NULL: private memory of the process */
-    uint64_t size;      /* size of the memory in bytes; 0: the size of the existing file */
+    net_memory_options memory;
     net_tls_config tls;
     bool rdma;         /* true if clients send verbs through RDMA queue pairs, which they connect at the same address */
     bool insecure;     /* allow plain text on addresses that other hosts can reach */

@@ -84,9 +84,11 @@ struct server_loop {
     server_peer *peers; /* list of the connections that belong to this loop */
     /* accepted connections that the loop has not adopted yet; protected by the lock of the server */
     server_peer *inbox;
-    unsigned handshaking;    /* number of its peers that have not sent their hello */
-    bool unacknowledged;     /* some of its peers have unacknowledged data */
-    uint64_t next_ack_check; /* time in ms of the next check for silent peers in this loop */
+    unsigned handshaking;        /* number of its peers that have not sent their hello */
+    bool unacknowledged;         /* some of its peers have unacknowledged data */
+    uint64_t next_hello_check;   /* time in ms of the next check for peers that send no hello */
+    uint64_t notifications_sent; /* value of notification_count when this loop last sent notifications */
+    uint64_t next_ack_check;     /* time in ms of the next check for silent peers in this loop */
     loop_counts counts;
     net_times batch_times; /* time that the execution of batches took */
 };

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "base/error.h"
 #include "base/parse.h"
+#include "fabric/memory_file.h"
 #include "fabric/node/memory.h"
 #include "fabric/shm/shm.h"
 #include "farindex.h"
@@ -17,9 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -91,12 +90,6 @@ static uint64_t round_up(uint64_t bytes, uint64_t step) {
 static bool is_hugetlbfs(int file) { /* hugetlbfs: addresses and sizes must be multiples of its page size */
     struct statfs fs;
     return fstatfs(file, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC;
-}
-
-
-static bool is_tmpfs(int file) {
-    struct statfs fs;
-    return fstatfs(file, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
 }
 
 
@@ -233,7 +226,7 @@ static bool sysfs_choice_is_active(const char *path, const char *choice) {
  * options of a mount are in the last field of its line in mountinfo. */
 static bool mount_offers_huge_pages(int file) {
     struct stat status;
-    if (!is_tmpfs(file) || fstat(file, &status) < 0 || sysfs_choice_is_active(SHMEM_ENABLED, "[deny]"))
+    if (!far_memory_file_is_tmpfs(file) || fstat(file, &status) < 0 || sysfs_choice_is_active(SHMEM_ENABLED, "[deny]"))
         return false;
     bool found = sysfs_choice_is_active(SHMEM_ENABLED, "[force]");
     char *line = NULL;
@@ -257,7 +250,7 @@ static bool mount_offers_huge_pages(int file) {
  * contiguous memory. So one page is allocated in each range of 2 MiB first. That is faster than filling the file,
  * because the kernel then has nothing to copy. Failure is no error. */
 static void collapse_into_huge_pages(int file, void *mapped, uint64_t bytes) {
-    if (!is_tmpfs(file) || sysfs_choice_is_active(SHMEM_ENABLED, "[deny]"))
+    if (!far_memory_file_is_tmpfs(file) || sysfs_choice_is_active(SHMEM_ENABLED, "[deny]"))
         return;
     for (uint64_t at = 0; at < bytes; at += SHM_HUGE_PAGE)
         if (fallocate(file, 0, (off_t)at, SHM_PAGE) < 0)
@@ -270,15 +263,13 @@ static void collapse_into_huge_pages(int file, void *mapped, uint64_t bytes) {
  * Huge pages are created when the file is touched through a mapping, so that is done first where the mount offers them.
  */
 static int allocate_file(int file, const char *path, uint64_t bytes) {
-    struct rlimit limit;
-    struct statvfs fs;
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes)
-        return far_fail(FAR_ERR_NO_MEMORY,
-                        "shm:%s: the pool needs %llu bytes, but this process may write only %llu to a file (ulimit -f)",
-                        path, (unsigned long long)bytes, (unsigned long long)limit.rlim_cur);
-    if (fstatvfs(file, &fs) == 0 && fs.f_blocks && fs.f_bavail * (uint64_t)fs.f_frsize < bytes)
-        return far_fail(FAR_ERR_NO_MEMORY, "shm:%s: the pool needs %llu bytes, but its file system has only %llu left",
-                        path, (unsigned long long)bytes, (unsigned long long)fs.f_bavail * fs.f_frsize);
+    char name[FAR_URI_MAX + 8];
+    snprintf(name, sizeof(name), "shm:%s", path);
+    int err = far_memory_file_check_space(file, name, bytes);
+    if (!err && far_memory_file_is_tmpfs(file))
+        err = far_memory_check_available(name, bytes, "");
+    if (err)
+        return err;
     if (ftruncate(file, (off_t)bytes) < 0)
         return fail_with_errno(path, "no space");
     void *mapped = map_file(file, bytes, is_hugetlbfs(file));
@@ -291,7 +282,6 @@ static int allocate_file(int file, const char *path, uint64_t bytes) {
 #endif
     collapse_into_huge_pages(file, mapped, bytes);
     munmap(mapped, bytes);
-    int err;
     do
         err = fallocate(file, 0, 0, (off_t)bytes);
     while (err < 0 && errno == EINTR);
@@ -495,7 +485,6 @@ static int make_mapping(const shm_options *options, int file, const struct stat 
     pthread_mutex_init(&mapping->lock, NULL);
     mapping->device = status->st_dev;
     mapping->inode = status->st_ino;
-    mapping->started = shm_process_start(getpid());
     mapping->lock_descriptor = fcntl(file, F_DUPFD_CLOEXEC, 0);
     mapping->query_descriptor = open(options->path, O_RDWR | O_CLOEXEC);
     int err = 0;
@@ -518,7 +507,12 @@ static int make_mapping(const shm_options *options, int file, const struct stat 
  * `mappings_lock`. */
 static int attach_mapping(const shm_options *options, shm_mapping **joined) {
     struct stat status;
-    int file = open(options->path, O_RDWR | O_CLOEXEC), err = 0;
+    char name[FAR_URI_MAX + 8];
+    int file = open(options->path, O_RDWR | O_CLOEXEC), error = errno, err = 0;
+    snprintf(name, sizeof(name), "shm:%s", options->path);
+    if (file < 0 && (err = far_memory_file_check_link(options->path, name)) < 0)
+        return err;
+    errno = error;
     if (file < 0)
         return fail_with_errno(options->path, errno != ENOENT     ? "cannot be opened"
                                               : options->existing ? "there is no pool"
@@ -527,6 +521,8 @@ static int attach_mapping(const shm_options *options, shm_mapping **joined) {
         err = fail_with_errno(options->path, "its status cannot be read");
     else if (!S_ISREG(status.st_mode) && !is_device(&status))
         err = far_fail(FAR_ERR_INVALID, "shm:%s: neither a file nor a DAX device", options->path);
+    else if (!options->shared)
+        err = far_memory_file_check_owner(file, name, "shared=1 in the URI");
     shm_mapping *mapping = mappings;
     while (!err && mapping && (mapping->device != status.st_dev || mapping->inode != status.st_ino))
         mapping = mapping->next;

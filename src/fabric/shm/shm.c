@@ -4,7 +4,7 @@
  *
  * Examples of URIs:
  *
- *     shm:/dev/shm/p?size=4G   shm:/dev/shm/p?size=4G&nodes=2   shm:/dev/shm/p */
+ *     shm:/dev/shm/p?size=4G   shm:/dev/shm/p?size=4G&nodes=2   shm:/dev/shm/p   shm:/dev/shm/p?shared=1 */
 #include "fabric/shm/shm.h"
 #include "base/error.h"
 #include "base/parse.h"
@@ -134,8 +134,10 @@ static int parse_uri(const char *rest, shm_options *options, char *error, size_t
             err = parse_size(list.value, &options->node_bytes, error, error_size);
         else if (strcmp(list.name, "nodes") == 0)
             err = parse_nodes(list.value, &options->nodes, error, error_size);
+        else if (strcmp(list.name, "shared") == 0)
+            err = far_parse_switch(list.value, &options->shared, error, error_size);
         else
-            err = far_refuse(error, error_size, "unknown option '%s' (there are size= and nodes=)", list.name);
+            err = far_refuse(error, error_size, "unknown option '%s' (there are size=, nodes= and shared=)", list.name);
         if (err < 0)
             return err;
     }

@@ -1,5 +1,5 @@
 /* The fabric `shm`, internal interface. file.c creates and maps the pool file, liveness.c decides which sessions are
- * alive, and shm.c parses the URI and runs verbs.
+ * alive, evict.c kills the process of a session, and shm.c parses the URI and runs verbs.
  *
  * Layout of the pool file:
  *
@@ -41,8 +41,7 @@ typedef struct shm_header {
 
 typedef struct shm_client {
     _Atomic uint64_t owner; /* process id in the low 32 bits, generation in the next 16 bits; 0: no session */
-    /* start time of the owner's process in clock ticks since boot; needed because the kernel reuses process ids */
-    _Atomic uint64_t started;
+    uint64_t unused;
 } shm_client;
 
 #define SHM_CLIENTS_AT SHM_PAGE
@@ -94,7 +93,6 @@ typedef struct shm_mapping {
     /* Descriptor with another open file description of the same file, used to query locks. A query through it also
      * finds the locks of this process. */
     int query_descriptor;
-    uint64_t started;     /* start time of this process in clock ticks since boot */
     pthread_mutex_t lock; /* protects the list `conns` and the ids that its connections hold */
     shm_conn *conns;
     struct shm_mapping *next;
@@ -115,6 +113,7 @@ typedef struct shm_options { /* The pool as the URI describes it. Members that t
     char path[FAR_URI_MAX];
     uint64_t node_bytes;
     unsigned nodes;
+    int shared;    /* 1: use the file even if other users own it or can write it */
     bool existing; /* fail instead of creating a missing file */
 } shm_options;
 
@@ -136,13 +135,13 @@ int shm_check_file(shm_mapping *mapping);
 /* called by housekeeping: checks the file, and fences all sessions of this process on it if the check fails */
 int shm_renew(far_conn *conn);
 
-/* returns the start time of a process in clock ticks since boot; 0: there is no such process */
-uint64_t shm_process_start(pid_t pid);
 int shm_claim(far_conn *conn, unsigned id, unsigned generation);
 int shm_is_dead(far_conn *asker, unsigned id, unsigned generation);
 void shm_fence_self(far_conn *conn);
 void shm_release_id(shm_conn *conn); /* releases the id that the connection holds */
-int shm_evict(far_conn *asker, unsigned id, unsigned generation);
+/* Kills the process of a session, if the kernel confirms that the process holds the session and if the caller may kill
+ * it (evict.c). */
+int shm_evict(far_conn *asker, const far_control *request);
 int64_t shm_process_of(far_conn *asker, unsigned id, unsigned generation);
 
 #endif

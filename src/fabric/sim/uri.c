@@ -4,6 +4,7 @@
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
 
+#include <stdio.h>
 #include <string.h>
 
 typedef enum { OPT_NUMBER, OPT_SIZE, OPT_DURATION, OPT_MILLI, OPT_SWITCH, OPT_NIC, OPT_FAULTS, OPT_NAME } option_type;
@@ -240,6 +241,21 @@ static const option *find_option(const char *name, size_t length) {
 }
 
 
+/* Reports a value that the option cannot have, with the names that it can have. `text` is "name=value". */
+static int fail_with_value(const option *option, const char *text, size_t length) {
+    char names[128] = "";
+    size_t used = 0;
+    for (size_t i = 0; option->type == OPT_NIC && i < sizeof presets / sizeof presets[0]; i++)
+        used +=
+            (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : " (there are: ", presets[i].name);
+    for (size_t i = 0; option->type == OPT_FAULTS && i < sizeof fault_names / sizeof fault_names[0]; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+                                 used ? ", " : " (there are: ", fault_names[i].name);
+    return far_fail(FAR_ERR_INVALID, "sim: the value of the option '%.*s' is not valid%s%s", (int)length, text, names,
+                    used ? ")" : "");
+}
+
+
 static int parse_list(const char *rest, sim_config *config, bool presets_only) {
     while (*rest) {
         size_t length = strcspn(rest, ",");
@@ -251,7 +267,7 @@ static int parse_list(const char *rest, sim_config *config, bool presets_only) {
         if (!option)
             return far_fail(FAR_ERR_INVALID, "sim: unknown option '%.*s'", (int)(equals - rest), rest);
         if ((option->type == OPT_NIC) == presets_only && !parse_value(option, equals + 1, stop, config))
-            return far_fail(FAR_ERR_INVALID, "sim: the value of the option '%.*s' is not valid", (int)length, rest);
+            return fail_with_value(option, rest, length);
         if (*stop == ',' && stop[1] == 0)
             return far_fail(FAR_ERR_INVALID, "sim: the list of options ends with a comma");
         rest = *stop ? stop + 1 : stop;

@@ -3,6 +3,7 @@
  * tcp_. */
 #define _GNU_SOURCE
 #include "base/error.h"
+#include "base/text.h"
 #include "fabric/tcp/tcp.h"
 #include "farindex.h"
 
@@ -254,6 +255,7 @@ static bool handle_message(tcp_conn *c, unsigned number, const net_head *head, c
     if (head->type == NET_REFUSED) {
         char text[80];
         snprintf(text, sizeof(text), "refuses: %.*s", (int)(head->length - NET_HEAD_BYTES), body);
+        far_make_printable(text);
         tcp_fail_connection(c, FAR_ERR_UNREACHABLE, number, text);
         return true;
     }

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "fabric/tcp/link.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "farindex.h"
 
 #include <errno.h>
@@ -120,8 +121,10 @@ static int finish_connect(net_link *link, dial_state *d, const net_address *addr
 
 
 static int fail_as_refused(const net_address *address, const net_head *head, const char *body) {
-    return far_fail(FAR_ERR_UNSUPPORTED, "the memory node at %s refuses: %.*s", address->text,
-                    (int)(head->length - NET_HEAD_BYTES), body);
+    char text[NET_TEXT_MAX + 1];
+    snprintf(text, sizeof(text), "%.*s", (int)(head->length - NET_HEAD_BYTES), body);
+    far_make_printable(text);
+    return far_fail(FAR_ERR_UNSUPPORTED, "the memory node at %s refuses: %s", address->text, text);
 }
 
 

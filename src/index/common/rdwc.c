@@ -325,11 +325,16 @@ static bool finish_round(far_rdwc_member *me, int result) {
 static int lead_round(far_rdwc_member *me) {
     entry *e = me->entry;
     far_bytes value = e->writer->value;
+    bool pinned = me->task->pin.epoch != 0;
     assert(!me->task->rdwc); /* a task leads at most one round at a time */
     me->task->rdwc = me;
     int result = me->run(me->task, me->index, me->kind, me->key, value, me->out);
     me->task->rdwc = NULL;
-    return finish_round(me, result) ? result : run_alone(me);
+    if (finish_round(me, result))
+        return result;
+    /* an operation that was refused a pin has none */
+    int err = pinned ? far_pin_take(me->task) : 0;
+    return err ? err : run_alone(me);
 }
 
 
@@ -338,7 +343,9 @@ static void wait_for_release(far_rdwc_member *me) {
     far_spin_lock(&e->lock);
     while (me->state == WAITS) {
         far_spin_unlock(&e->lock);
+        far_note_wait(me->task);
         far_task_await_other(me->task);
+        far_note_wait_end(me->task);
         far_spin_lock(&e->lock);
     }
     far_spin_unlock(&e->lock);

@@ -99,15 +99,19 @@ void dolphin_gate_leave(dolphin_op *op, uint64_t entry) {
 }
 
 
-/* Waits until the gate is open. The function drops the pin meanwhile, because the task that holds the gate may wait
- * until all older pins are gone. Afterwards nothing that was READ before may be used. The cache may be used, because
- * the task that held the gate has inserted the changed node into the cache. */
+/* Waits until the gate is open, but not longer than for a stalled client. The function drops the pin meanwhile, because
+ * the task that holds the gate may wait until all older pins are gone. Afterwards nothing that was READ before may be
+ * used. The cache may be used, because the task that held the gate has inserted the changed node into the cache. */
 int dolphin_gate_wait(dolphin_op *op, uint64_t entry) {
     op->skip_cache = false;
     far_count_lock_retry(op->t);
     far_pin_drop(op->t);
-    while (atomic_load(gate_for(op, entry)) != 0)
+    while (atomic_load(gate_for(op, entry)) != 0) {
         far_back_off(op->t, 0);
+        int err = far_stall_wait(op->t);
+        if (err < 0)
+            return err;
+    }
     return far_pin_take(op->t);
 }
 

@@ -55,6 +55,11 @@ static unsigned log2_of(uint64_t n) {
 }
 
 
+static uint64_t descriptor_bytes(unsigned p) {
+    return (sizeof(shard_descriptor) + (8ull << p) + 15) & ~15ull;
+}
+
+
 /* Determines the number of partitions (2^*p) and the size of an empty partition (2^*b buckets). If the option
  * `partitions` is 0, the number follows from the number of memory nodes. Returns 0 or an error. */
 static int choose_shape(far_task *t, far_index *index, unsigned *p, unsigned *b) {
@@ -65,15 +70,25 @@ static int choose_shape(far_task *t, far_index *index, unsigned *p, unsigned *b)
         for (partitions = 64; partitions < 16 * nodes;)
             partitions *= 2;
     int64_t extent = index->options[SHARD_OPTION_EXTENT];
-    if (extent & (extent - 1))
-        return far_fail(FAR_ERR_INVALID, "extent: %lld is not a power of two", (long long)extent);
+    if ((extent & (extent - 1)) != 0 || (extent != 0 && extent < SHARD_BUCKET_BYTES))
+        return far_fail(FAR_ERR_INVALID, "extent: %lld is not a power of two from 512", (long long)extent);
     *p = log2_of(partitions);
     *b = (unsigned)index->options[SHARD_OPTION_BITS];
+    if (descriptor_bytes(*p) > far_object_bytes_max(index->pool))
+        return far_fail(FAR_ERR_INVALID, "partitions: the pool is too small for an index of %llu partitions",
+                        (unsigned long long)partitions);
     if (is_inlined(index) && !index->options[SHARD_OPTION_NARROW] && *p + *b < SHARD_IMPLIED)
         return far_fail(FAR_ERR_INVALID,
                         "bits: with keys and values of 8 bytes, partitions * 2^bits must be at least 2^%d",
                         SHARD_IMPLIED);
     return 0;
+}
+
+
+/* Returns the size of an extent: half of a block, unless the option `extent` demands a smaller one. */
+static uint64_t extent_bytes(const far_index *index) {
+    uint64_t half = far_object_bytes_max(index->pool) / 2, wanted = (uint64_t)index->options[SHARD_OPTION_EXTENT];
+    return wanted && wanted < half ? wanted : half;
 }
 
 
@@ -89,54 +104,87 @@ static void fill_segment(bool inlined, uint64_t *w, uint64_t buckets) {
 }
 
 
-int shard_make_directory(far_task *t, far_index *index, unsigned node, unsigned b, far_addr *directory,
-                         far_addr *segment) {
+/* Allocates segment 0 and its array of extents, if it has several. Returns 0 or an error. */
+static int allocate_first_segment(far_task *t, far_index *index, unsigned node, shard_new_directory *made) {
     far_object object;
-    uint64_t bytes = (uint64_t)SHARD_BUCKET_BYTES << b, *buckets = far_scratch(t, bytes),
-             *words = far_scratch(t, SHARD_DIR_WORDS * 8);
-    *directory = *segment = 0;
+    int err = 0;
+    for (; err >= 0 && made->extents < made->count; made->extents += err >= 0) {
+        err = far_alloc(t, index, SHARD_TYPE_SEGMENT, made->bytes, node, FAR_ALLOC_ON_NODE, &object);
+        made->extent[made->extents] = err < 0 ? 0 : object.addr;
+    }
+    made->segment = err < 0 ? 0 : made->extent[0];
+    if (err < 0 || made->count == 1)
+        return err;
+    err = far_alloc(t, index, SHARD_TYPE_PROGRESS, (made->count * 8 + 15) & ~15ull, node, FAR_ALLOC_ON_NODE, &object);
+    made->segment = err < 0 ? 0 : object.addr;
+    return err;
+}
+
+
+void shard_free_directory(far_task *t, far_index *index, const shard_new_directory *made) {
+    for (uint64_t i = 0; i < made->extents; i++)
+        far_free(t, index, SHARD_TYPE_SEGMENT, made->extent[i], made->bytes);
+    if (made->segment && made->count > 1)
+        far_free(t, index, SHARD_TYPE_PROGRESS, made->segment, (made->count * 8 + 15) & ~15ull);
+    if (made->directory)
+        far_free(t, index, SHARD_TYPE_DIRECTORY, made->directory, SHARD_DIR_WORDS * 8);
+}
+
+
+/* Writes the directory, the array of the extents of segment 0, and the extents. */
+static int write_directory(far_task *t, far_index *index, const shard_new_directory *made) {
+    uint64_t *buckets = far_scratch(t, made->bytes), *words = far_scratch(t, SHARD_DIR_WORDS * 8);
     if (!buckets || !words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to make a partition");
-    int err = far_alloc(t, index, SHARD_TYPE_SEGMENT, bytes, node, FAR_ALLOC_ON_NODE, &object);
-    if (err < 0)
-        return err;
-    *segment = object.addr;
-    if ((err = far_alloc(t, index, SHARD_TYPE_DIRECTORY, SHARD_DIR_WORDS * 8, node, FAR_ALLOC_ON_NODE, &object)) < 0) {
-        far_free(t, index, SHARD_TYPE_SEGMENT, *segment, bytes);
-        return err;
-    }
-    *directory = object.addr;
-    fill_segment(is_inlined(index), buckets, 1ull << b);
+    fill_segment(is_inlined(index), buckets, made->bytes / SHARD_BUCKET_BYTES);
     memset(words, 0, SHARD_DIR_WORDS * 8);
-    words[SHARD_DIR_SEGMENT] = *segment;
-    for (uint64_t at = 0; at < bytes; at += FAR_VERB_BYTES_MAX)
-        far_write(t, *segment + at, (const char *)buckets + at,
-                  bytes - at < FAR_VERB_BYTES_MAX ? bytes - at : FAR_VERB_BYTES_MAX);
-    far_write(t, *directory, words, SHARD_DIR_WORDS * 8);
+    words[SHARD_DIR_SEGMENT] = made->segment;
+    for (uint64_t i = 0; i < made->count; i++)
+        for (uint64_t at = 0; at < made->bytes; at += FAR_VERB_BYTES_MAX)
+            far_write(t, made->extent[i] + at, (const char *)buckets + at,
+                      made->bytes - at < FAR_VERB_BYTES_MAX ? made->bytes - at : FAR_VERB_BYTES_MAX);
+    if (made->count > 1)
+        far_write(t, made->segment, made->extent, made->count * 8);
+    far_write(t, made->directory, words, SHARD_DIR_WORDS * 8);
     return far_wait(t);
 }
 
 
+int shard_make_directory(far_task *t, far_index *index, unsigned node, unsigned b, shard_new_directory *made) {
+    uint64_t bytes = (uint64_t)SHARD_BUCKET_BYTES << b, largest = extent_bytes(index);
+    far_object object;
+    *made = (shard_new_directory){.bytes = bytes < largest ? bytes : largest};
+    made->count = bytes / made->bytes;
+    made->extent = far_scratch(t, made->count * 8);
+    if (!made->extent)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to make a partition");
+    int err = allocate_first_segment(t, index, node, made);
+    if (err >= 0)
+        err = far_alloc(t, index, SHARD_TYPE_DIRECTORY, SHARD_DIR_WORDS * 8, node, FAR_ALLOC_ON_NODE, &object);
+    made->directory = err < 0 ? 0 : object.addr;
+    if (err < 0) {
+        shard_free_directory(t, index, made);
+        return err;
+    }
+    return write_directory(t, index, made);
+}
+
+
 static int create_partition(far_task *t, far_index *index, unsigned node, unsigned b, far_addr *pcb) {
-    far_addr directory, segment;
+    shard_new_directory made;
     far_object object;
     far_scratch_mark mark = far_scratch_here(t);
-    int err = shard_make_directory(t, index, node, b, &directory, &segment);
+    int err = shard_make_directory(t, index, node, b, &made);
     if (err < 0 ||
         (err = far_alloc(t, index, SHARD_TYPE_PCB, SHARD_PCB_WORDS * 8, node, FAR_ALLOC_ON_NODE, &object)) < 0)
         return err;
     uint64_t words[SHARD_PCB_WORDS] = {[SHARD_PCB_ROOT] = shard_root(0, SHARD_STABLE, true, 0),
-                                       [SHARD_PCB_DIRECTORY] = shard_directory_word(directory, 0)};
+                                       [SHARD_PCB_DIRECTORY] = shard_directory_word(made.directory, 0)};
     far_write(t, object.addr, words, sizeof(words));
     *pcb = object.addr;
     err = far_wait(t);
     far_scratch_back(t, mark);
     return err;
-}
-
-
-static uint64_t descriptor_bytes(unsigned p) {
-    return (sizeof(shard_descriptor) + (8ull << p) + 15) & ~15ull;
 }
 
 
@@ -179,7 +227,7 @@ static void read_options(shard_state *st, const far_index *index) {
     st->hash_bits = st->inlined && o[SHARD_OPTION_NARROW] ? SHARD_REM_BITS : 64;
     st->implied = st->hash_bits - SHARD_REM_BITS;
     st->load = (unsigned)(o[SHARD_OPTION_LOAD] ? o[SHARD_OPTION_LOAD] : st->inlined ? 75 : 80);
-    st->extent = (uint64_t)o[SHARD_OPTION_EXTENT];
+    st->extent = extent_bytes(index);
     st->afs = (unsigned)o[SHARD_OPTION_AFS];
     st->alpha = (unsigned)o[SHARD_OPTION_ALPHA];
     st->grace = o[SHARD_OPTION_GRACE];
@@ -196,7 +244,7 @@ static void read_options(shard_state *st, const far_index *index) {
     st->tag_mask = (1u << o[SHARD_OPTION_TAG_BITS]) - 1;
     for (unsigned v = 0; v < sizeof(st->tag_low); v++)
         st->tag_low[v] = (uint8_t)shard_tag_low(st->p, st->b, v);
-    while (st->single_extent_segments < SHARD_VERSIONS && shard_extent_count(st, st->single_extent_segments) == 0)
+    while (st->single_extent_segments < SHARD_VERSIONS && shard_extent_count(st, 1, st->single_extent_segments) == 0)
         st->single_extent_segments++;
     st->one_filter_bit = o[SHARD_OPTION_FILTER_BITS] == 1;
     memcpy(&st->seed, index->secret, sizeof(st->seed));
@@ -298,9 +346,7 @@ static void shard_close(far_index *index) {
     shard_state *st = index->state;
     add_counters(&st->counters);
     for (uint64_t i = 0; i < 1ull << st->p; i++)
-        for (unsigned segment = 0; segment < SHARD_VERSIONS; segment++)
-            if (shard_extents_bytes(st, segment))
-                free((void *)(uintptr_t)atomic_load_explicit(&st->part[i].segment[segment], memory_order_relaxed));
+        shard_free_extent_caches(st, &st->part[i]);
     free(st);
     index->state = NULL;
 }
@@ -309,12 +355,10 @@ static void shard_close(far_index *index) {
 /* Returns the bytes of local memory that the handle uses for this index. This memory is not a cache, because it cannot
  * be evicted. */
 size_t shard_local_bytes(const far_index *index) {
-    const shard_state *st = index->state;
+    shard_state *st = index->state;
     size_t bytes = sizeof(*st) + (sizeof(st->part[0]) << st->p);
     for (uint64_t i = 0; i < 1ull << st->p; i++)
-        for (unsigned segment = 0; segment < SHARD_VERSIONS; segment++)
-            if (atomic_load_explicit(&st->part[i].segment[segment], memory_order_relaxed))
-                bytes += shard_extents_bytes(st, segment);
+        bytes += shard_extent_cache_bytes(st, &st->part[i]);
     return bytes;
 }
 
@@ -338,8 +382,8 @@ static const far_option_def options[] = {
      "percentage of slots in use at which a partition doubles; 0: 80, or 75 with inline pairs"},
     {"slots", FAR_OPTION_NUMBER, 0, 0, 63, NULL, "number of slots used in a bucket (for tests); 0: all"},
     {"l2_slots", FAR_OPTION_NUMBER, 0, 0, 8, NULL, "number of slots used in a level-2 bucket (for tests); 0: all"},
-    {"extent", FAR_OPTION_NUMBER, 16 << 20, 512, 16 << 20, NULL,
-     "largest extent of a segment in bytes, a power of two"},
+    {"extent", FAR_OPTION_NUMBER, 0, 0, 2 << 20, NULL,
+     "largest extent of a table in bytes, a power of two from 512 (for tests); 0: half of a block"},
     {"afs", FAR_OPTION_NUMBER, 0, 0, 1000000, NULL,
      "number of writes after which a handle publishes its count; 0: adaptive"},
     {"alpha", FAR_OPTION_NUMBER, 100, 1, 10000, NULL,
@@ -380,9 +424,9 @@ static const far_type types[SHARD_TYPES] = {
     [SHARD_TYPE_DIRECTORY] = {.name = "body", .align = 64},
 };
 
-static const char *const private_options[] = {"slots", "l2_slots", "extent", "grace", "pair_read", "window_read",
-                                              "tag_bits", "filter_bits", "narrow", "idle_sweep", "move_on_read",
-                                              "share", NULL};
+static const char *const private_options[] = {"slots",        "l2_slots", "extent",      "grace",  "pair_read",
+                                              "window_read",  "tag_bits", "filter_bits", "narrow", "idle_sweep",
+                                              "move_on_read", "share",    NULL};
 
 const far_index_kind far_shard_kind = {
     .name = "shard",

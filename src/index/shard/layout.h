@@ -230,7 +230,8 @@ enum { SHARD_PCB_READ_WORDS = SHARD_PCB_DIRECTORY + 2 };
 
 /* Words of a directory. */
 enum {
-    /* table words: level 2 of the even and of the odd generation (tables of one version); 0 means no table */
+    /* table words of the even and the odd generation: address of the table, or of the array of its extents, and the
+     * generation; 0 means no table */
     SHARD_DIR_L2 = 0,
     SHARD_DIR_L3 = 2,
     SHARD_DIR_SEGMENT = 4, /* for each segment: address of the segment, or of the array of its extents */
@@ -292,10 +293,11 @@ static inline far_addr shard_table_addr(uint64_t word, unsigned generation) {
 
 
 /* Returns the number of buckets in a chunk. A chunk is the unit in which clients share the work of sweeps and drains.
- */
+ * There are at most 65536 chunks, so that a progress table has little more than 1 MiB, and fits into half of a block of
+ * a pool that can contain so many buckets. */
 static inline uint64_t shard_chunk_size(uint64_t buckets) {
-    uint64_t chunk = buckets / 32;
-    return chunk > 512 ? 512 : chunk < 8 ? 8 : chunk;
+    uint64_t chunk = buckets / 32, least = buckets / 65536;
+    return chunk < 8 ? 8 : chunk <= 512 ? chunk : least < 512 ? 512 : least;
 }
 
 

@@ -217,19 +217,22 @@ int shard_estimate_keys(far_task *t, far_index *index, shard_partition *part, un
     uint64_t buckets = 1ull << (st->b + d), sampled = buckets < ESTIMATE_BUCKETS ? buckets : ESTIMATE_BUCKETS,
              stride = buckets / sampled, offset = far_task_random(t) % stride;
     sampled_bucket *seen = far_scratch(t, sampled * sizeof(*seen));
-    far_addr at, l2, l3;
+    far_addr at, line;
     if (!seen)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
-    int err = shard_overflow_addrs(t, part, d, &l2, &l3);
+    int err = 0;
+    line = 1; /* not 0: the first level-2 bucket shows whether there is a table */
     for (uint64_t i = 0; err >= 0 && i < sampled; i++) {
         uint64_t bucket = i * stride + offset;
+        if (line && (err = shard_table_place(t, st, part, 2, d, SHARD_L2_BYTES * bucket, &line)) < 0)
+            return err;
         if ((err = shard_bucket_addr(t, st, part, bucket, &at)) < 0)
             return err;
         memset(&seen[i], 0, sizeof(seen[i]));
         if (at)
             far_read(t, at, seen[i].w, SHARD_BUCKET_BYTES);
-        if (l2)
-            far_read(t, l2 + SHARD_L2_BYTES * bucket, seen[i].line, SHARD_L2_BYTES);
+        if (line)
+            far_read(t, line, seen[i].line, SHARD_L2_BYTES);
     }
     far_read(t, part->pcb + 8 * SHARD_PCB_COUNT, published, 8);
     if (err < 0 || (err = far_wait(t)) < 0)

@@ -9,18 +9,19 @@
 int shard_add_overflow_reads(shard_op *op, unsigned generation, shard_overflow *o) {
     const shard_state *st = op->st;
     uint64_t node = shard_node_bytes(st);
-    far_addr l2, l3;
-    int err = shard_overflow_addrs(op->t, op->part, generation, &l2, &l3);
     memset(o, 0, sizeof(*o));
-    if (err < 0)
-        return err;
-    if (!l2 || !l3)
-        return 1;
+    uint64_t head = shard_level_hash(st, op->h, 2) >> st->p & (shard_head_count(st->b, generation) - 1);
     for (unsigned i = 0; i < 2; i++) {
-        o->at[i] = l2 + SHARD_L2_BYTES * shard_bucket(shard_level_hash(st, op->h, i), st->p, st->b, generation);
-        far_read(op->t, o->at[i], o->l2[i], sizeof(o->l2[i]));
+        uint64_t line = shard_bucket(shard_level_hash(st, op->h, i), st->p, st->b, generation);
+        int err = shard_table_place(op->t, st, op->part, 2, generation, SHARD_L2_BYTES * line, &o->at[i]);
+        if (err < 0 || o->at[i] == 0)
+            return err < 0 ? err : 1;
     }
-    o->head = l3 + node * (shard_level_hash(st, op->h, 2) >> st->p & (shard_head_count(st->b, generation) - 1));
+    int err = shard_table_place(op->t, st, op->part, 3, generation, node * head, &o->head);
+    if (err < 0 || o->head == 0)
+        return err < 0 ? err : 1;
+    for (unsigned i = 0; i < 2; i++)
+        far_read(op->t, o->at[i], o->l2[i], sizeof(o->l2[i]));
     far_read(op->t, o->head, &o->node, node);
     return 0;
 }

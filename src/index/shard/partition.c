@@ -11,12 +11,54 @@
 
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { TABLE_WORDS = 4 };
+enum {
+    SHARD_LEVELS = 3,
+    TABLE_WORDS = 4,      /* words of a directory that name level-2 and level-3 tables */
+    EXTENTS_AT_ONCE = 64, /* addresses of extents that one READ returns */
+};
 
 
 static shard_state *state_of_partition(shard_partition *part) {
     return (shard_state *)((char *)(part - part->number) - offsetof(shard_state, part));
+}
+
+
+/* Returns the next cache of extent addresses of the partition after `extents` (NULL: the first one), or NULL. */
+static shard_extents *next_extents(const shard_state *st, shard_partition *part, const shard_extents *extents,
+                                   unsigned *level) {
+    shard_extents *next = extents && *level > 1 ? extents->next : NULL;
+    if (!extents)
+        *level = 1;
+    if (*level == 1)
+        for (unsigned i = extents ? extents->version + 1 : st->single_extent_segments; !next && i < SHARD_VERSIONS; i++)
+            next = (shard_extents *)(uintptr_t)atomic_load_explicit(&part->segment[i], memory_order_acquire);
+    while (!next && *level < SHARD_LEVELS)
+        next = atomic_load_explicit(&part->extents[++*level - 2], memory_order_acquire);
+    return next;
+}
+
+
+void shard_free_extent_caches(const shard_state *st, shard_partition *part) {
+    unsigned level;
+    shard_extents *extents = next_extents(st, part, NULL, &level);
+    while (extents) {
+        unsigned next_level = level;
+        shard_extents *next = next_extents(st, part, extents, &next_level);
+        free(extents);
+        extents = next;
+        level = next_level;
+    }
+}
+
+
+size_t shard_extent_cache_bytes(const shard_state *st, shard_partition *part) {
+    unsigned level;
+    size_t bytes = 0;
+    for (shard_extents *e = next_extents(st, part, NULL, &level); e; e = next_extents(st, part, e, &level))
+        bytes += sizeof(*e) + shard_extent_count(st, level, e->version) * 8;
+    return bytes;
 }
 
 
@@ -25,19 +67,14 @@ static shard_state *state_of_partition(shard_partition *part) {
  * harmless, because they carry the number of the old directory, and no key is inserted through it any more. */
 static void forget_directory(shard_partition *part) {
     const shard_state *st = state_of_partition(part);
-    for (unsigned i = 0; i < SHARD_VERSIONS; i++) {
-        uint64_t count = shard_extent_count(st, i);
-        if (count == 0) {
-            atomic_store_explicit(&part->segment[i], 0, memory_order_relaxed);
-            continue;
-        }
-        shard_extents *extents =
-            (shard_extents *)(uintptr_t)atomic_load_explicit(&part->segment[i], memory_order_acquire);
-        for (uint64_t n = 0; extents && n < count; n++)
-            atomic_store_explicit(&extents->extent[n], 0, memory_order_relaxed);
-        if (extents)
-            atomic_store_explicit(&extents->word, 0, memory_order_relaxed);
+    unsigned level;
+    for (shard_extents *e = next_extents(st, part, NULL, &level); e; e = next_extents(st, part, e, &level)) {
+        for (uint64_t n = 0; n < shard_extent_count(st, level, e->version); n++)
+            atomic_store_explicit(&e->extent[n], 0, memory_order_relaxed);
+        atomic_store_explicit(&e->word, 0, memory_order_relaxed);
     }
+    for (unsigned i = 0; i < st->single_extent_segments; i++)
+        atomic_store_explicit(&part->segment[i], 0, memory_order_relaxed);
     for (unsigned i = 0; i < TABLE_WORDS; i++)
         atomic_store_explicit(&part->table[i], 0, memory_order_relaxed);
     for (unsigned i = 0; i < SHARD_DONE_WORDS; i++)
@@ -95,22 +132,31 @@ int shard_refresh_root(far_task *t, shard_partition *part) {
 }
 
 
-static uint64_t segment_bytes(const shard_state *st, unsigned segment) {
-    return shard_segment_buckets(segment, st->b) * SHARD_BUCKET_BYTES;
+uint64_t shard_table_bytes(const shard_state *st, unsigned level, unsigned version) {
+    if (level == 1)
+        return shard_segment_buckets(version, st->b) * SHARD_BUCKET_BYTES;
+    if (level == 2)
+        return (uint64_t)SHARD_L2_BYTES << (st->b + version);
+    return shard_head_count(st->b, version) * shard_node_bytes(st);
 }
 
 
-/* Returns the number of extents of a segment; 0 if the segment is a single object. Segment 0 is always a single object,
- * whatever its size, because it is made together with the directory. */
-uint64_t shard_extent_count(const shard_state *st, unsigned segment) {
-    uint64_t bytes = segment_bytes(st, segment);
-    return segment == 0 || bytes <= st->extent ? 0 : bytes / st->extent;
+uint64_t shard_extent_count(const shard_state *st, unsigned level, unsigned version) {
+    uint64_t bytes = shard_table_bytes(st, level, version);
+    return bytes <= st->extent ? 0 : bytes / st->extent;
 }
 
 
-size_t shard_extents_bytes(const shard_state *st, unsigned segment) {
-    uint64_t count = shard_extent_count(st, segment);
-    return count ? sizeof(shard_extents) + count * 8 : 0;
+uint64_t shard_table_object_bytes(const shard_state *st, unsigned level, unsigned version) {
+    uint64_t count = shard_extent_count(st, level, version);
+    return count ? (count * 8 + 15) & ~15ull : shard_table_bytes(st, level, version);
+}
+
+
+uint64_t shard_table_rest(const shard_state *st, unsigned level, unsigned version, uint64_t offset) {
+    if (shard_extent_count(st, level, version))
+        return st->extent - offset % st->extent;
+    return shard_table_bytes(st, level, version) - offset;
 }
 
 
@@ -199,67 +245,138 @@ static int read_directory_word(far_task *t, shard_partition *part, unsigned dire
 }
 
 
-/* Sets *word to the address of a segment that is a single object, or to 0. */
-static int find_segment(far_task *t, const shard_state *st, shard_partition *part, unsigned segment, uint64_t *word) {
+static unsigned table_word_index(unsigned level, unsigned version) {
+    return level == 1 ? SHARD_DIR_SEGMENT + version : (level == 2 ? SHARD_DIR_L2 : SHARD_DIR_L3) + (version & 1);
+}
+
+
+/* Returns the cached address of a table that is a single object, or 0. */
+static far_addr cached_table(const shard_partition *part, unsigned level, unsigned version, unsigned directory) {
+    if (level == 1)
+        return shard_cached_word(&part->segment[version], directory);
+    return shard_table_addr(shard_cached_word(&part->table[table_word_index(level, version)], directory), version);
+}
+
+
+/* Caches the words of the level-2 and level-3 tables that are single objects. Other words are not cached. */
+static void cache_overflow_words(far_task *t, const shard_state *st, shard_partition *part, unsigned directory,
+                                 const uint64_t words[TABLE_WORDS]) {
+    for (unsigned i = 0; i < TABLE_WORDS; i++) {
+        unsigned level = 2 + i / 2, generation = (unsigned)(words[i] >> 48);
+        far_addr addr = words[i] & shard_mask(48);
+        if (addr && generation < SHARD_VERSIONS && shard_extent_count(st, level, generation) == 0 &&
+            far_may_be_object(t, addr, shard_table_bytes(st, level, generation)))
+            shard_cache_word(&part->table[i], directory, words[i]);
+    }
+}
+
+
+/* Reads which object the directory names for a table. Sets *addr to its address, or to 0 if there is none or the
+ * directory was replaced. One READ returns the words of all level-2 and level-3 tables. */
+static int read_table_word(far_task *t, const shard_state *st, shard_partition *part, unsigned directory,
+                           unsigned level, unsigned version, far_addr *addr) {
+    uint64_t words[TABLE_WORDS], bytes = shard_table_object_bytes(st, level, version);
+    if (level == 1)
+        return read_directory_word(t, part, directory, table_word_index(level, version), bytes, addr);
+    far_addr at;
+    int err = find_directory_word(t, part, directory, SHARD_DIR_L2, &at);
+    *addr = 0;
+    if (err < 0 || at == 0)
+        return err;
+    far_read(t, at, words, sizeof(words));
+    if ((err = far_wait(t)) < 0)
+        return err;
+    *addr = shard_table_addr(words[table_word_index(level, version)], version);
+    cache_overflow_words(t, st, part, directory, words);
+    return check_address(t, *addr, bytes);
+}
+
+
+/* Sets *addr to the address of a table that is a single object, or to 0. */
+static int find_table(far_task *t, const shard_state *st, shard_partition *part, unsigned level, unsigned version,
+                      far_addr *addr) {
     unsigned directory = shard_directory_number(part);
-    *word = shard_cached_word(&part->segment[segment], directory);
-    if (*word)
+    *addr = cached_table(part, level, version, directory);
+    if (*addr)
         return 0;
-    int err = read_directory_word(t, part, directory, SHARD_DIR_SEGMENT + segment, segment_bytes(st, segment), word);
-    if (err >= 0 && *word)
-        shard_cache_word(&part->segment[segment], directory, *word);
+    int err = read_table_word(t, st, part, directory, level, version, addr);
+    if (err >= 0 && *addr && level == 1)
+        shard_cache_word(&part->segment[version], directory, *addr);
     return err;
 }
 
 
-/* Allocates the local memory in which this handle caches the addresses of a segment's extents. The memory is allocated
+static shard_extents *known_extents(shard_partition *part, unsigned level, unsigned version) {
+    if (level == 1)
+        return (shard_extents *)(uintptr_t)atomic_load_explicit(&part->segment[version], memory_order_acquire);
+    shard_extents *extents = atomic_load_explicit(&part->extents[level - 2], memory_order_acquire);
+    while (extents && extents->version != version)
+        extents = extents->next;
+    return extents;
+}
+
+
+/* Allocates the local memory in which this handle caches the addresses of a table's extents. The memory is allocated
  * once and used for all later directories. Returns 0 or an error. */
-static int allocate_extent_cache(const shard_state *st, shard_partition *part, unsigned segment,
+static int allocate_extent_cache(const shard_state *st, shard_partition *part, unsigned level, unsigned version,
                                  shard_extents **extents) {
-    uint64_t known = 0;
-    shard_extents *made = calloc(1, shard_extents_bytes(st, segment));
+    shard_extents *made = calloc(1, sizeof(*made) + shard_extent_count(st, level, version) * 8);
+    uint64_t none = 0;
+    bool added = false;
     if (!made)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the addresses of a segment");
-    *extents = made;
-    if (!atomic_compare_exchange_strong_explicit(&part->segment[segment], &known, (uintptr_t)made, memory_order_acq_rel,
-                                                 memory_order_acquire)) {
-        free(made);
-        *extents = (shard_extents *)(uintptr_t)known;
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the addresses of a table");
+    made->version = version;
+    if (level == 1)
+        added = atomic_compare_exchange_strong_explicit(&part->segment[version], &none, (uintptr_t)made,
+                                                        memory_order_acq_rel, memory_order_acquire);
+    else {
+        made->next = atomic_load_explicit(&part->extents[level - 2], memory_order_acquire);
+        while (!added && !known_extents(part, level, version))
+            added = atomic_compare_exchange_strong_explicit(&part->extents[level - 2], &made->next, made,
+                                                            memory_order_acq_rel, memory_order_acquire);
     }
+    if (!added)
+        free(made);
+    *extents = added ? made : known_extents(part, level, version);
     return 0;
 }
 
 
-/* For a segment that consists of extents: sets *array to the address of the array of extent addresses, and *extents to
- * the local cache of these addresses. Sets *extents to NULL if the segment does not exist yet. *array is separate from
+/* For a table that consists of extents: sets *array to the address of the array of extent addresses, and *extents to
+ * the local cache of these addresses. Sets *extents to NULL if the table does not exist yet. *array is separate from
  * the cache, because another task may clear the cache at any time (shard_learn_root). */
 static int find_extent_array(far_task *t, const shard_state *st, shard_partition *part, unsigned directory,
-                             unsigned segment, shard_extents **extents, far_addr *array) {
-    shard_extents *known =
-        (shard_extents *)(uintptr_t)atomic_load_explicit(&part->segment[segment], memory_order_acquire);
+                             unsigned level, unsigned version, shard_extents **extents, far_addr *array) {
+    shard_extents *known = known_extents(part, level, version);
     *extents = known;
     *array = known ? shard_cached_word(&known->word, directory) : 0;
     if (*array)
         return 0;
-    int err = read_directory_word(t, part, directory, SHARD_DIR_SEGMENT + segment, 8 * shard_extent_count(st, segment),
-                                  array);
+    int err = read_table_word(t, st, part, directory, level, version, array);
     *extents = *array ? known : NULL;
-    if (err < 0 || *array == 0 || (!known && (err = allocate_extent_cache(st, part, segment, extents)) < 0))
+    if (err < 0 || *array == 0 || (!known && (err = allocate_extent_cache(st, part, level, version, extents)) < 0))
         return err;
     shard_cache_word(&(*extents)->word, directory, *array);
     return 0;
 }
 
 
+/* Sets *word to the address of extent n, or to 0. The READ also returns the addresses of the neighbours, and caches
+ * them, so that a handle reads the array of a table in few round trips. */
 static int find_extent(far_task *t, const shard_state *st, shard_extents *extents, far_addr array, unsigned directory,
-                       uint64_t n, uint64_t *word) {
+                       uint64_t n, uint64_t count, uint64_t *word) {
+    uint64_t words[EXTENTS_AT_ONCE], first = n / EXTENTS_AT_ONCE * EXTENTS_AT_ONCE,
+                                     number = count - first < EXTENTS_AT_ONCE ? count - first : EXTENTS_AT_ONCE;
     *word = shard_cached_word(&extents->extent[n], directory);
     if (*word)
         return 0;
-    int err = read_address(t, array + 8 * n, st->extent, word);
-    if (err >= 0 && *word)
-        shard_cache_word(&extents->extent[n], directory, *word);
-    return err;
+    far_read(t, array + 8 * first, words, 8 * number);
+    int err = far_wait(t);
+    for (uint64_t i = 0; err >= 0 && i < number; i++)
+        if (words[i] && far_may_be_object(t, words[i], st->extent))
+            shard_cache_word(&extents->extent[first + i], directory, words[i]);
+    *word = err < 0 ? 0 : words[n - first];
+    return err < 0 ? err : check_address(t, *word, st->extent);
 }
 
 
@@ -268,26 +385,25 @@ static int fail_beyond_versions(void) {
 }
 
 
-/* Finds the address of a bucket whose segment is not cached or consists of extents. Returns 0 or an error. */
-static __attribute__((noinline)) int find_bucket_addr(far_task *t, const shard_state *st, shard_partition *part,
-                                                      unsigned segment, uint64_t at, far_addr *addr) {
+int shard_table_place(far_task *t, const shard_state *st, shard_partition *part, unsigned level, unsigned version,
+                      uint64_t offset, far_addr *addr) {
     shard_extents *extents;
     far_addr array;
-    uint64_t word = 0;
+    uint64_t word = 0, count;
     unsigned directory = shard_directory_number(part);
     int err;
     *addr = 0;
-    if (segment >= SHARD_VERSIONS)
+    if (version >= SHARD_VERSIONS)
         return fail_beyond_versions();
-    if (shard_extent_count(st, segment) == 0) {
-        if ((err = find_segment(t, st, part, segment, &word)) >= 0 && word)
-            *addr = word + at;
+    if ((count = shard_extent_count(st, level, version)) == 0) {
+        if ((err = find_table(t, st, part, level, version, &word)) >= 0 && word)
+            *addr = word + offset;
         return err;
     }
-    if ((err = find_extent_array(t, st, part, directory, segment, &extents, &array)) < 0 || !extents)
+    if ((err = find_extent_array(t, st, part, directory, level, version, &extents, &array)) < 0 || !extents)
         return err;
-    if ((err = find_extent(t, st, extents, array, directory, at / st->extent, &word)) >= 0 && word)
-        *addr = word + at % st->extent;
+    if ((err = find_extent(t, st, extents, array, directory, offset / st->extent, count, &word)) >= 0 && word)
+        *addr = word + offset % st->extent;
     return err;
 }
 
@@ -305,8 +421,8 @@ int shard_check_unchanged(const far_index *index, const shard_partition *part, c
 int shard_bucket_addr(far_task *t, const shard_state *st, shard_partition *part, uint64_t bucket, far_addr *addr) {
     *addr = shard_cached_bucket_addr(st, part, bucket);
     return *addr ? 0
-                 : find_bucket_addr(t, st, part, shard_segment(bucket, st->b),
-                                    shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES, addr);
+                 : shard_table_place(t, st, part, 1, shard_segment(bucket, st->b),
+                                     shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES, addr);
 }
 
 
@@ -320,31 +436,56 @@ typedef struct piece {
     uint64_t word; /* input: the linking word as it was read; output: this word after the CAS */
     bool missing, linked;
     uint64_t made, old;
+    /* for an array that is linked together with all its extents: their number, type and addresses */
+    uint64_t extents;
+    unsigned extent_type;
+    uint64_t *extent;
 } piece;
 
 
 static void free_piece(far_task *t, far_index *index, const piece *p) {
-    far_free(t, index, p->type, p->made & shard_mask(48), p->size);
+    for (uint64_t i = 0; i < p->extents; i++)
+        if (p->extent[i])
+            far_free(t, index, p->extent_type, p->extent[i], shard_state_of(index)->extent);
+    if (p->made)
+        far_free(t, index, p->type, p->made & shard_mask(48), p->size);
+}
+
+
+/* Allocates the object of a piece, zeroed. An array that is linked together with its extents is written. */
+static int allocate_piece(far_task *t, far_index *index, piece *p) {
+    const unsigned flags = FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE;
+    far_object object;
+    int err = far_alloc(t, index, p->type, p->size, far_addr_node(p->at), flags, &object);
+    if (err < 0 || p->extents == 0) {
+        p->made = err < 0 ? 0 : object.addr | p->add;
+        return err;
+    }
+    p->made = object.addr | p->add;
+    for (uint64_t i = 0; err >= 0 && i < p->extents; i++) {
+        err = far_alloc(t, index, p->extent_type, shard_state_of(index)->extent, far_addr_node(p->at), flags, &object);
+        p->extent[i] = err < 0 ? 0 : object.addr;
+    }
+    if (err < 0)
+        return err;
+    far_write(t, p->made & shard_mask(48), p->extent, 8 * p->extents);
+    return far_wait(t);
 }
 
 
 /* Allocates the missing objects, zeroed, and links all of them by CAS in one batch. If one allocation fails, the
  * objects that were already allocated are freed and nothing is linked. Returns 0 or an error. */
 static int allocate_and_link(far_task *t, far_index *index, piece *pieces, unsigned count) {
-    far_object object;
     int err = 0;
     for (unsigned i = 0; err >= 0 && i < count; i++) {
         piece *p = &pieces[i];
         p->made = 0;
         p->linked = false;
-        if (!p->missing)
-            continue;
-        err = far_alloc(t, index, p->type, p->size, far_addr_node(p->at), FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE, &object);
-        if (err >= 0)
-            p->made = object.addr | p->add;
+        if (p->missing)
+            err = allocate_piece(t, index, p);
     }
     for (unsigned i = 0; i < count; i++)
-        if (err < 0 && pieces[i].made)
+        if (err < 0)
             free_piece(t, index, &pieces[i]);
         else if (pieces[i].made)
             far_cas(t, pieces[i].at, pieces[i].word, pieces[i].made, &pieces[i].old);
@@ -363,52 +504,27 @@ static int allocate_and_link(far_task *t, far_index *index, piece *pieces, unsig
 }
 
 
-uint64_t shard_l2_bytes(const shard_state *st, unsigned generation) {
-    return (uint64_t)SHARD_L2_BYTES << (st->b + generation);
-}
-
-
-uint64_t shard_l3_bytes(const shard_state *st, unsigned generation) {
-    return shard_head_count(st->b, generation) * shard_node_bytes(st);
-}
-
-
-int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation, far_addr *l2, far_addr *l3) {
-    unsigned odd = generation & 1, directory = shard_directory_number(part);
-    *l2 = shard_table_addr(shard_cached_word(&part->table[odd], directory), generation);
-    *l3 = shard_table_addr(shard_cached_word(&part->table[2 + odd], directory), generation);
-    if (*l2 && *l3)
-        return 0;
-    uint64_t words[TABLE_WORDS];
-    far_addr at;
-    int err = find_directory_word(t, part, directory, SHARD_DIR_L2, &at);
-    if (err < 0 || at == 0)
-        return err;
-    far_read(t, at, words, sizeof(words));
-    if ((err = far_wait(t)) < 0)
-        return err;
-    *l2 = shard_table_addr(words[odd], generation);
-    *l3 = shard_table_addr(words[2 + odd], generation);
-    if ((err = check_address(t, *l2, FAR_GRANULE)) < 0 || (err = check_address(t, *l3, FAR_GRANULE)) < 0)
-        return err;
-    for (unsigned i = 0; i < TABLE_WORDS; i++)
-        shard_cache_word(&part->table[i], directory, words[i]);
-    return 0;
-}
-
-
 /* Retires a level-2 or level-3 table after it was unlinked. The table has no keys, and its chains have no nodes,
- * because the drain has unlinked them. */
-static void retire_table(far_task *t, far_index *index, unsigned level, uint64_t word) {
+ * because the drain has unlinked them. Returns 0 or an error; after an error a collection frees the rest. */
+static int retire_table(far_task *t, far_index *index, unsigned level, uint64_t word) {
     const shard_state *st = shard_state_of(index);
     unsigned generation = (unsigned)(word >> 48);
-    uint64_t bytes = level == 2 ? shard_l2_bytes(st, generation) : shard_l3_bytes(st, generation);
-    far_retire(t, index, SHARD_TYPE_OVERFLOW, shard_table_addr(word, generation), bytes);
-}
-
-
-static unsigned table_word_index(unsigned level, unsigned generation) {
-    return (level == 2 ? SHARD_DIR_L2 : SHARD_DIR_L3) + (generation & 1);
+    far_addr addr = word & shard_mask(48);
+    uint64_t count = shard_extent_count(st, level, generation);
+    far_scratch_mark mark = far_scratch_here(t);
+    uint64_t *extent = count ? far_scratch(t, count * 8) : NULL;
+    if (count && !extent)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the extents of a table");
+    if (count)
+        far_read(t, addr, extent, count * 8);
+    int err = count ? far_wait(t) : 0;
+    for (uint64_t i = 0; err >= 0 && i < count; i++)
+        if (extent[i])
+            far_retire(t, index, SHARD_TYPE_OVERFLOW, extent[i], st->extent);
+    far_scratch_back(t, mark);
+    if (err >= 0)
+        far_retire(t, index, shard_table_type(level, count), addr, shard_table_object_bytes(st, level, generation));
+    return err;
 }
 
 
@@ -423,48 +539,114 @@ static int require_directory(far_task *t, shard_partition *part, far_addr *direc
 }
 
 
-/* Describes the table of a level and generation, for allocate_and_link. `word` is the word that names the table now. If
- * `word` names a table of an older generation, the older table is replaced. Such a table was left by a client that
- * failed or was slow after the drain, or was made by a client that had not observed the drain. */
-static piece describe_table(const shard_state *st, far_addr directory, unsigned level, unsigned generation,
+/* Describes the object that the directory names for a table, for allocate_and_link. `word` is the word that names the
+ * table now. If `word` names a level-2 or level-3 table of an older generation, the older table is replaced. Such a
+ * table was left by a client that failed or was slow after the drain, or was made by a client that had not observed the
+ * drain. */
+static piece describe_table(const shard_state *st, far_addr directory, unsigned level, unsigned version,
                             uint64_t word) {
-    return (piece){.type = SHARD_TYPE_OVERFLOW,
-                   .size = level == 2 ? shard_l2_bytes(st, generation) : shard_l3_bytes(st, generation),
-                   .at = directory + 8ull * table_word_index(level, generation),
-                   .add = shard_table_word(0, generation),
+    return (piece){.type = shard_table_type(level, shard_extent_count(st, level, version)),
+                   .size = shard_table_object_bytes(st, level, version),
+                   .at = directory + 8ull * table_word_index(level, version),
+                   .add = level == 1 ? 0 : shard_table_word(0, version),
                    .word = word,
-                   .missing = word == 0 || word >> 48 < generation};
+                   .missing = word == 0 || (level > 1 && word >> 48 < version)};
 }
 
 
-/* Called after the tables were linked. Retires the older tables that these tables have replaced (`before` contains the
- * previous words), and caches the new words. */
-static void adopt_tables(far_task *t, far_index *index, shard_partition *part, const piece *pieces,
-                         const uint64_t *before, unsigned generation) {
+/* Called after the level-2 and level-3 tables were linked. Retires the older tables that these tables have replaced
+ * (`before` contains the previous words), and caches the new words. */
+static int adopt_tables(far_task *t, far_index *index, shard_partition *part, const piece *pieces,
+                        const uint64_t *before) {
+    uint64_t words[TABLE_WORDS] = {0};
+    int err = 0;
     for (unsigned i = 0; i < 2; i++) {
-        if (pieces[i].linked && before[i])
-            retire_table(t, index, 2 + i, before[i]);
-        shard_cache_word(&part->table[2 * i + (generation & 1)], shard_directory_number(part), pieces[i].word);
+        if (pieces[i].linked && before[i] && err >= 0)
+            err = retire_table(t, index, 2 + i, before[i]);
+        words[2 * i + (pieces[i].word >> 48) % 2] = pieces[i].word;
     }
+    cache_overflow_words(t, shard_state_of(index), part, shard_directory_number(part), words);
+    return err;
+}
+
+
+enum { EXTENT_MADE, LAST_EXTENT_MADE, TABLE_IS_COMPLETE };
+
+
+/* Makes the first missing extent of a table. Extents are made in this order by all clients, so a table with its last
+ * extent is complete. Returns one of the values above or an error. */
+static int make_extent(far_task *t, far_index *index, shard_partition *part, unsigned level, unsigned version) {
+    const shard_state *st = shard_state_of(index);
+    unsigned directory = shard_directory_number(part);
+    uint64_t count = shard_extent_count(st, level, version), word;
+    shard_extents *extents = NULL;
+    far_addr array;
+    if (count == 0)
+        return TABLE_IS_COMPLETE;
+    int err = find_extent_array(t, st, part, directory, level, version, &extents, &array);
+    if (err < 0 || !extents)
+        return err;
+    for (uint64_t n = 0; n < count; n++) {
+        if ((err = find_extent(t, st, extents, array, directory, n, count, &word)) < 0)
+            return err;
+        if (word)
+            continue;
+        piece p = {.type = shard_table_type(level, false), .size = st->extent, .at = array + 8 * n, .missing = true};
+        if ((err = allocate_and_link(t, index, &p, 1)) < 0)
+            return err;
+        shard_cache_word(&extents->extent[n], directory, p.word);
+        return n + 1 == count ? LAST_EXTENT_MADE : EXTENT_MADE;
+    }
+    return TABLE_IS_COMPLETE;
+}
+
+
+static bool table_is_known_complete(const shard_state *st, shard_partition *part, unsigned level, unsigned version) {
+    const uint64_t count = shard_extent_count(st, level, version);
+    const unsigned directory = shard_directory_number(part);
+    if (count == 0)
+        return cached_table(part, level, version, directory) != 0;
+    const shard_extents *extents = known_extents(part, level, version);
+    return extents && shard_cached_word(&extents->extent[count - 1], directory) != 0;
+}
+
+
+/* Reads the words that name the level-2 and level-3 tables of a generation, and describes these tables. */
+static int read_and_describe_tables(far_task *t, const shard_state *st, far_addr directory, unsigned generation,
+                                    piece *pieces, uint64_t *before) {
+    for (unsigned i = 0; i < 2; i++)
+        far_read(t, directory + 8ull * table_word_index(2 + i, generation), &before[i], 8);
+    int err = far_wait(t);
+    for (unsigned i = 0; err >= 0 && i < 2; i++)
+        pieces[i] = describe_table(st, directory, 2 + i, generation, before[i]);
+    return err;
 }
 
 
 int shard_make_overflow_tables(far_task *t, far_index *index, shard_partition *part, unsigned generation) {
     const shard_state *st = shard_state_of(index);
-    far_addr l2, l3, directory;
+    far_addr directory;
     piece pieces[2];
     uint64_t before[2];
-    int err = shard_overflow_addrs(t, part, generation, &l2, &l3);
-    if (err < 0 || (l2 && l3) || (err = require_directory(t, part, &directory)) < 0)
+    int err;
+    if (table_is_known_complete(st, part, 2, generation) && table_is_known_complete(st, part, 3, generation))
+        return 0;
+    if ((err = require_directory(t, part, &directory)) < 0 ||
+        (err = read_and_describe_tables(t, st, directory, generation, pieces, before)) < 0)
         return err;
+    far_scratch_mark mark = far_scratch_here(t);
     for (unsigned i = 0; i < 2; i++) {
-        before[i] = shard_cached_word(&part->table[2 * i + (generation & 1)], shard_directory_number(part));
-        pieces[i] = describe_table(st, directory, 2 + i, generation, before[i]);
+        pieces[i].extents = shard_extent_count(st, 2 + i, generation);
+        pieces[i].extent_type = shard_table_type(2 + i, false);
+        pieces[i].extent = far_scratch(t, 8 * pieces[i].extents);
+        if (!pieces[i].extent)
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for the extents of a table");
+        memset(pieces[i].extent, 0, 8 * pieces[i].extents);
     }
-    if ((err = allocate_and_link(t, index, pieces, 2)) < 0)
-        return err;
-    adopt_tables(t, index, part, pieces, before, generation);
-    return 0;
+    if ((err = allocate_and_link(t, index, pieces, 2)) >= 0)
+        err = adopt_tables(t, index, part, pieces, before);
+    far_scratch_back(t, mark);
+    return err < 0 ? err : 0;
 }
 
 
@@ -482,10 +664,10 @@ int shard_drop_overflow_tables(far_task *t, far_index *index, shard_partition *p
             far_cas(t, directory + 8ull * table_word_index(2 + i, generation), word[i], 0, &old[i]);
     if (err < 0 || (err = far_wait(t)) < 0)
         return err;
-    for (unsigned i = 0; i < 2; i++)
+    for (unsigned i = 0; err >= 0 && i < 2; i++)
         if (shard_table_addr(word[i], generation) && old[i] == word[i])
-            retire_table(t, index, 2 + i, word[i]);
-    return 0;
+            err = retire_table(t, index, 2 + i, word[i]);
+    return err < 0 ? err : 0;
 }
 
 
@@ -509,64 +691,39 @@ int shard_progress_addr(far_task *t, shard_partition *part, unsigned version, fa
 }
 
 
-/* Makes one extent of a large segment: the first extent whose address this handle has not cached. Returns 1 if it was
- * the last extent of the segment, 0 if not, or an error. */
-static int make_extent(far_task *t, far_index *index, shard_extents *extents, far_addr array, unsigned directory,
-                       uint64_t count) {
-    uint64_t n = 0, word;
-    while (n < count && shard_cached_word(&extents->extent[n], directory))
-        n++;
-    if (n == count)
-        return 1;
-    int err = find_extent(t, shard_state_of(index), extents, array, directory, n, &word);
-    if (err < 0 || word)
-        return err < 0 ? err : n + 1 == count;
-    piece p = {.type = SHARD_TYPE_SEGMENT, .size = shard_state_of(index)->extent, .at = array + 8 * n, .missing = true};
-    if ((err = allocate_and_link(t, index, &p, 1)) < 0)
-        return err;
-    shard_cache_word(&extents->extent[n], directory, p.word);
-    return n + 1 == count;
-}
-
-
 /* Makes all objects that a version needs, before the root word announces the version. So no split, and therefore no
- * delete, ever waits for memory, and a drain always has tables to which it can move keys. A large segment is made one
- * extent per call, so that no single operation pays for more than one extent. Returns 1 if all objects exist, 0 if the
- * caller must call again, or an error. */
+ * delete, ever waits for memory, and a drain always has tables to which it can move keys. A table of several extents is
+ * made one extent per call, so that no single operation pays for more than one extent. Returns 1 if all objects exist,
+ * 0 if the caller must call again, or an error. */
 int shard_prepare_version(far_task *t, far_index *index, shard_partition *part, unsigned version) {
     shard_state *st = shard_state_of(index);
-    uint64_t count = shard_extent_count(st, version), before[2];
+    uint64_t before[4];
     piece pieces[4];
-    shard_extents *extents = NULL;
-    far_addr directory, array;
+    far_addr directory;
     int err = require_directory(t, part, &directory);
     if (err < 0)
         return err;
-    /* a large segment (count > 0) begins with an array of extent addresses */
-    pieces[2] = (piece){.type = count ? SHARD_TYPE_PROGRESS : SHARD_TYPE_SEGMENT,
-                        .size = count ? (count * 8 + 15) & ~15ull : segment_bytes(st, version),
-                        .at = directory + 8ull * (SHARD_DIR_SEGMENT + version)};
     pieces[3] = (piece){.type = SHARD_TYPE_PROGRESS,
                         .size = shard_progress_bytes(st, version),
                         .at = directory + 8ull * (SHARD_DIR_PROGRESS + version)};
-    for (unsigned i = 0; i < 2; i++) {
-        far_read(t, directory + 8ull * table_word_index(2 + i, version), &before[i], 8);
-        far_read(t, pieces[2 + i].at, &pieces[2 + i].word, 8);
-    }
-    if ((err = far_wait(t)) < 0)
+    far_read(t, directory + 8ull * table_word_index(1, version), &before[2], 8);
+    far_read(t, pieces[3].at, &before[3], 8);
+    if ((err = read_and_describe_tables(t, st, directory, version, pieces, before)) < 0)
         return err;
-    for (unsigned i = 0; i < 2; i++) {
-        pieces[i] = describe_table(st, directory, 2 + i, version, before[i]);
-        pieces[2 + i].missing = pieces[2 + i].word == 0;
-    }
-    if ((err = allocate_and_link(t, index, pieces, 4)) < 0)
+    pieces[2] = describe_table(st, directory, 1, version, before[2]);
+    pieces[3].word = before[3];
+    pieces[3].missing = before[3] == 0;
+    if ((err = allocate_and_link(t, index, pieces, 4)) < 0 || (err = adopt_tables(t, index, part, pieces, before)) < 0)
         return err;
-    adopt_tables(t, index, part, pieces, before, version);
-    if (count == 0)
-        return 1;
-    bool fresh = pieces[2].linked;
-    unsigned number = shard_directory_number(part);
-    if ((err = find_extent_array(t, st, part, number, version, &extents, &array)) < 0)
-        return err;
-    return extents && !fresh ? make_extent(t, index, extents, array, number, count) : 0;
+    bool begun = false;
+    for (unsigned i = 0; i < 3; i++)
+        begun |= pieces[i].linked && pieces[i].type == SHARD_TYPE_PROGRESS;
+    if (begun)
+        return 0;
+    /* if level 2 or 3 consists of extents, level 1 does so too */
+    for (unsigned level = 2; level <= 3; level++)
+        if ((err = make_extent(t, index, part, level, version)) != TABLE_IS_COMPLETE)
+            return err < 0 ? err : 0;
+    err = make_extent(t, index, part, 1, version);
+    return err < 0 ? err : err != EXTENT_MADE;
 }

@@ -20,30 +20,38 @@ enum {
 
 /* a local copy of some level-2 buckets and of the heads of the chains that are drained with them */
 typedef struct drain_window {
-    far_addr l2, l3;
+    far_addr first_at;       /* address of the first bucket; the others follow it */
+    far_addr head_at[HEADS]; /* addresses of the chain heads */
     uint64_t first, count, first_head, heads;
     uint64_t line[SHARD_BATCH_BUCKETS][SHARD_L2_BYTES / 8];
     shard_node head[HEADS];
 } drain_window;
 
 
-/* Reads the next level-2 buckets and chain heads. Returns 1 if the window was read, 0 if the generation has no tables,
- * or an error. */
+/* Reads the next level-2 buckets, up to the end of their extent, and chain heads. Returns 1 if the window was read, 0 if
+ * the generation has no tables, or an error. */
 static int read_window(far_task *t, const shard_state *st, shard_partition *part, unsigned generation,
                        drain_window *l) {
     uint64_t size = shard_node_bytes(st), left = part->end - part->next, heads = shard_head_count(st->b, generation);
-    int err = shard_overflow_addrs(t, part, generation, &l->l2, &l->l3);
-    if (err < 0 || !l->l2 || !l->l3)
+    uint64_t rest = shard_table_rest(st, 2, generation, SHARD_L2_BYTES * part->next) / SHARD_L2_BYTES;
+    int err = shard_table_place(t, st, part, 2, generation, SHARD_L2_BYTES * part->next, &l->first_at);
+    if (err < 0 || l->first_at == 0)
         return err;
+    left = left < rest ? left : rest;
     l->first = part->next;
     l->count = left < SHARD_BATCH_BUCKETS ? left : SHARD_BATCH_BUCKETS;
     l->first_head = (l->first + SHARD_PER_HEAD - 1) / SHARD_PER_HEAD;
     uint64_t end = (l->first + l->count + SHARD_PER_HEAD - 1) / SHARD_PER_HEAD;
     end = end < heads ? end : heads;
     l->heads = end > l->first_head ? end - l->first_head : 0;
-    far_read(t, l->l2 + SHARD_L2_BYTES * l->first, l->line, SHARD_L2_BYTES * l->count);
+    for (uint64_t i = 0; i < l->heads; i++) {
+        err = shard_table_place(t, st, part, 3, generation, size * (l->first_head + i), &l->head_at[i]);
+        if (err < 0 || l->head_at[i] == 0)
+            return err;
+    }
+    far_read(t, l->first_at, l->line, SHARD_L2_BYTES * l->count);
     for (uint64_t i = 0; i < l->heads; i++)
-        far_read(t, l->l3 + size * (l->first_head + i), &l->head[i], size);
+        far_read(t, l->head_at[i], &l->head[i], size);
     err = far_wait(t);
     return err < 0 ? err : 1;
 }
@@ -156,14 +164,14 @@ static int drain_chain(shard_op *op, far_addr head, const shard_node *first) {
 
 static int drain_bucket(shard_op *op, const drain_window *l, uint64_t bucket) {
     const shard_state *st = op->st;
-    far_addr at = l->l2 + SHARD_L2_BYTES * bucket;
+    far_addr at = l->first_at + SHARD_L2_BYTES * (bucket - l->first);
     const uint64_t *line = l->line[bucket - l->first];
     const shard_node *head = chain_head_of(l, bucket);
     int all =
         st->inlined ? shard_i_drain_l2(op, at, line, bucket) : shard_p_drain_words(op, at, line, SHARD_L2_P_SLOTS);
     if (all < 0 || all == SHARD_DRAIN_MORE || !head)
         return all;
-    int err = drain_chain(op, l->l3 + shard_node_bytes(st) * (bucket / SHARD_PER_HEAD), head);
+    int err = drain_chain(op, l->head_at[bucket / SHARD_PER_HEAD - l->first_head], head);
     return err == SHARD_DRAINED ? all : err;
 }
 

@@ -131,13 +131,11 @@ static int check_buckets_empty(shrink *s) {
 }
 
 
-/* Checks a word that names a table of this level, and sets *bytes to the size of the table. */
-static int check_table_word(const shrink *s, unsigned level, uint64_t word, uint64_t *bytes) {
+/* Checks a word that names a level-2 or level-3 table. */
+static int check_table_word(const shrink *s, unsigned level, uint64_t word) {
     unsigned generation = (unsigned)(word >> 48);
-    *bytes = 0;
-    if (generation <= s->d + 1)
-        *bytes = level == 2 ? shard_l2_bytes(s->st, generation) : shard_l3_bytes(s->st, generation);
-    if (*bytes && far_may_be_object(s->t, word & shard_mask(48), *bytes))
+    if (generation <= s->d + 1 &&
+        far_may_be_object(s->t, word & shard_mask(48), shard_table_object_bytes(s->st, level, generation)))
         return 0;
     return far_fail(FAR_ERR_CORRUPT, "index '%s': the address of a level-2 or level-3 table is invalid",
                     s->index->name);
@@ -155,18 +153,24 @@ static int check_level_2_empty(shrink *s, bool *through) {
     far_read(s->t, at, table, sizeof(table));
     err = far_wait(s->t);
     for (unsigned i = 0; err >= 0 && i < 2; i++) {
-        uint64_t bytes = 0, lines;
-        if (table[i] && (err = check_table_word(s, 2, table[i], &bytes)) < 0)
+        unsigned generation = (unsigned)(table[i] >> 48);
+        if (table[i] == 0)
+            continue;
+        if ((err = check_table_word(s, 2, table[i])) < 0)
             return err;
-        lines = bytes / SHARD_L2_BYTES;
+        uint64_t lines = shard_table_bytes(s->st, 2, generation) / SHARD_L2_BYTES;
         if (first >= lines) {
             first -= lines;
             continue;
         }
-        uint64_t count = lines - first < LINES_AT_ONCE ? lines - first : LINES_AT_ONCE;
-        far_read(s->t, (table[i] & shard_mask(48)) + SHARD_L2_BYTES * first, line, SHARD_L2_BYTES * count);
-        err = far_wait(s->t);
-        for (uint64_t n = 0; err >= 0 && n < count; n++)
+        uint64_t rest = shard_table_rest(s->st, 2, generation, SHARD_L2_BYTES * first) / SHARD_L2_BYTES,
+                 count = rest < LINES_AT_ONCE ? rest : LINES_AT_ONCE;
+        err = shard_table_place(s->t, s->st, s->part, 2, generation, SHARD_L2_BYTES * first, &at);
+        if (err >= 0 && at) { /* an extent that was never made has no key */
+            far_read(s->t, at, line, SHARD_L2_BYTES * count);
+            err = far_wait(s->t);
+        }
+        for (uint64_t n = 0; err >= 0 && at && n < count; n++)
             if (!shard_line_is_empty(s->st, line[n]))
                 return 0;
         s->part->empty_lines += count;
@@ -224,16 +228,16 @@ typedef struct chain_position { /* the position up to which a chain was followed
 } chain_position;
 
 
-/* Lists the nodes of all chains of a level-3 table, starting at the heads. Reads one node of each chain per round trip.
+/* Lists the nodes of the chains whose `count` heads begin at `heads`. Reads one node of each chain per round trip.
  * Returns 1 if no chain has a key, 0 if a key was found, or an error. */
-static int list_chains(shrink *s, far_addr table, unsigned generation) {
-    uint64_t count = shard_head_count(s->st->b, generation), size = shard_node_bytes(s->st);
+static int list_chains(shrink *s, far_addr heads, uint64_t count) {
+    uint64_t size = shard_node_bytes(s->st);
     chain_position *links = far_scratch(s->t, count * sizeof(*links));
     if (!links)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for chains");
     for (uint64_t i = 0; i < count; i++) {
         links[i].chain = (shard_chain){0};
-        far_read(s->t, table + size * i, &links[i].node, size);
+        far_read(s->t, heads + size * i, &links[i].node, size);
     }
     int err = far_wait(s->t);
     while (err >= 0 && count > 0) {
@@ -259,21 +263,50 @@ static int list_chains(shrink *s, far_addr table, unsigned generation) {
 }
 
 
-/* Adds the level-2 and level-3 tables that the directory names to the list of objects to retire, with the nodes of
- * their chains. `words` are the words of the directory. Returns 1 if the chains have no key, 0 if a key was found at
- * level 3, or an error. */
+/* Reads the addresses of the extents of a table. Returns NULL after an error, which is set in *err. */
+static uint64_t *read_extents(shrink *s, far_addr array, uint64_t count, int *err) {
+    uint64_t *extent = far_scratch(s->t, count * 8);
+    if (!extent) {
+        *err = far_fail(FAR_ERR_NO_MEMORY, "no memory for the extents of a table");
+        return NULL;
+    }
+    far_read(s->t, array, extent, count * 8);
+    *err = far_wait(s->t);
+    return *err < 0 ? NULL : extent;
+}
+
+
+/* Adds a level-2 or level-3 table to the list of objects to retire, with its extents and, at level 3, the nodes of its
+ * chains. Returns 1 if the chains have no key, 0 if a key was found, or an error. */
+static int list_table(shrink *s, unsigned level, uint64_t word) {
+    unsigned generation = (unsigned)(word >> 48);
+    far_addr table = word & shard_mask(48);
+    int err = check_table_word(s, level, word);
+    if (err < 0)
+        return err;
+    uint64_t count = shard_extent_count(s->st, level, generation), *extent = &table,
+             bytes = count ? s->st->extent : shard_table_bytes(s->st, level, generation);
+    if (count && ((err = list_object(s, shard_table_type(level, true), table, (count * 8 + 15) & ~15ull)) < 0 ||
+                  !(extent = read_extents(s, table, count, &err))))
+        return err;
+    for (uint64_t i = 0; i < (count ? count : 1); i++) {
+        if (extent[i] == 0)
+            continue;
+        if ((err = list_object(s, SHARD_TYPE_OVERFLOW, extent[i], bytes)) < 0 ||
+            (level == 3 && (err = list_chains(s, extent[i], bytes / shard_node_bytes(s->st))) <= 0))
+            return err;
+    }
+    return 1;
+}
+
+
+/* Adds the level-2 and level-3 tables that the directory names to the list of objects to retire. `words` are the words
+ * of the directory. Returns 1 if the chains have no key, 0 if a key was found at level 3, or an error. */
 static int list_tables(shrink *s, const uint64_t *words) {
     int err = 1;
-    for (unsigned i = 0; err > 0 && i < 4; i++) {
-        uint64_t word = words[SHARD_DIR_L2 + i], bytes;
-        far_addr table = word & shard_mask(48);
-        if (word == 0)
-            continue;
-        if ((err = check_table_word(s, 2 + i / 2, word, &bytes)) < 0 ||
-            (err = list_object(s, SHARD_TYPE_OVERFLOW, table, bytes)) < 0)
-            return err;
-        err = i < 2 ? 1 : list_chains(s, table, (unsigned)(word >> 48));
-    }
+    for (unsigned i = 0; err > 0 && i < 4; i++)
+        if (words[SHARD_DIR_L2 + i])
+            err = list_table(s, 2 + i / 2, words[SHARD_DIR_L2 + i]);
     return err;
 }
 
@@ -288,19 +321,15 @@ static int list_extent(shrink *s, const _Atomic uint64_t *known, far_addr addr, 
 
 
 static int list_segment(shrink *s, unsigned segment, far_addr addr) {
-    uint64_t count = shard_extent_count(s->st, segment), bytes = (count * 8 + 15) & ~15ull;
+    uint64_t count = shard_extent_count(s->st, 1, segment);
     _Atomic uint64_t *known = &s->part->segment[segment];
     if (count == 0)
-        return list_extent(s, known, addr, shard_segment_buckets(segment, s->st->b) * SHARD_BUCKET_BYTES);
+        return list_extent(s, known, addr, shard_table_bytes(s->st, 1, segment));
     shard_extents *extents = (shard_extents *)(uintptr_t)atomic_load_explicit(known, memory_order_acquire);
     if (addr == 0)
         return 0;
-    int err = list_object(s, SHARD_TYPE_PROGRESS, addr, bytes);
-    uint64_t *extent = err < 0 ? NULL : far_scratch(s->t, bytes);
-    if (!extent)
-        return err < 0 ? err : far_fail(FAR_ERR_NO_MEMORY, "no memory for the extents of a segment");
-    far_read(s->t, addr, extent, count * 8);
-    err = far_wait(s->t);
+    int err = list_object(s, SHARD_TYPE_PROGRESS, addr, shard_table_object_bytes(s->st, 1, segment));
+    uint64_t *extent = err < 0 ? NULL : read_extents(s, addr, count, &err);
     for (uint64_t i = 0; err >= 0 && i < count; i++)
         err = list_extent(s, extents ? &extents->extent[i] : NULL, extent[i], s->st->extent);
     return err;
@@ -342,7 +371,7 @@ static int check_prepared_directory(shrink *s, far_addr directory) {
     for (unsigned i = 0; err >= 0 && i < SHARD_DIR_WORDS; i++)
         if (i != SHARD_DIR_SEGMENT && words[i])
             return 0;
-    return err < 0 ? err : far_may_be_object(s->t, words[SHARD_DIR_SEGMENT], (uint64_t)SHARD_BUCKET_BYTES << s->st->b);
+    return err < 0 ? err : far_may_be_object(s->t, words[SHARD_DIR_SEGMENT], shard_table_object_bytes(s->st, 1, 0));
 }
 
 
@@ -350,18 +379,18 @@ static int check_prepared_directory(shrink *s, far_addr directory) {
  * directory if a client has prepared it and failed. Returns 1 if the next directory exists, 0 if not, or an error. */
 static int prepare_directory(shrink *s) {
     unsigned number = (s->directory + 1) % SHARD_DIRECTORIES;
-    far_addr at = s->part->pcb + 8 * (SHARD_PCB_DIRECTORY + number % 2), directory, segment;
+    shard_new_directory made;
+    far_addr at = s->part->pcb + 8 * (SHARD_PCB_DIRECTORY + number % 2);
     uint64_t word, old;
     int err = far_read_word(s->t, at, &word);
     if (err < 0 || shard_directory_addr(word, number))
         return err < 0 ? err : check_prepared_directory(s, shard_directory_addr(word, number));
-    if ((err = shard_make_directory(s->t, s->index, far_addr_node(s->part->pcb), s->st->b, &directory, &segment)) < 0)
+    if ((err = shard_make_directory(s->t, s->index, far_addr_node(s->part->pcb), s->st->b, &made)) < 0)
         return err;
     far_point(s->t, "shard:install_directory");
-    if ((err = far_cas_word(s->t, at, word, shard_directory_word(directory, number), &old)) < 0 || old == word)
+    if ((err = far_cas_word(s->t, at, word, shard_directory_word(made.directory, number), &old)) < 0 || old == word)
         return err < 0 ? err : 1;
-    far_free(s->t, s->index, SHARD_TYPE_DIRECTORY, directory, SHARD_DIR_WORDS * 8);
-    far_free(s->t, s->index, SHARD_TYPE_SEGMENT, segment, (uint64_t)SHARD_BUCKET_BYTES << s->st->b);
+    shard_free_directory(s->t, s->index, &made);
     return shard_directory_addr(old, number) != 0;
 }
 

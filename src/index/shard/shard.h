@@ -51,8 +51,12 @@ enum {
  * the version of that sweep. The words are only hints, so accesses to them need no memory ordering. */
 enum { SHARD_DONE_WORDS = 10, SHARD_DONE_CHUNKS = 56 };
 
-/* The cached addresses of a segment that consists of several extents. */
+/* A *table* of a partition is a segment (level 1) of a version, or a level-2 or level-3 table of a generation. A table
+ * that is larger than an extent consists of several extents; the word of the directory then names an array of their
+ * addresses. This structure caches these addresses. */
 typedef struct shard_extents {
+    struct shard_extents *next; /* links the tables of one level of a partition (levels 2 and 3) */
+    unsigned version;
     _Atomic uint64_t word;     /* address of the array of extent addresses in far memory; 0 = not cached */
     _Atomic uint64_t extent[]; /* address of each extent; 0 = not cached */
 } shard_extents;
@@ -68,6 +72,7 @@ typedef struct shard_partition {
     _Atomic uint64_t directory;               /* address of the directory */
     _Atomic uint64_t table[4];                /* table words: level 2 even, odd generation; level 3 even, odd */
     _Atomic uint64_t segment[SHARD_VERSIONS]; /* address of the segment, or a local pointer to a shard_extents */
+    _Atomic(shard_extents *) extents[2];      /* lists of the tables of several extents, of level 2 and of level 3 */
     _Atomic uint64_t progress;                /* address of a progress table and the version that it belongs to */
     _Atomic uint64_t done[SHARD_DONE_WORDS];  /* chunks of the sweep that are known to be done */
 
@@ -154,7 +159,7 @@ typedef struct shard_state {
     unsigned alpha; /* thousandths of the free slots that may be filled between two publications, when adaptive */
     unsigned share; /* one insert of this many takes a step of a sweep or drain */
     bool lazy, idle_sweep, move_on_read, sampling;
-    uint64_t extent; /* bytes of the largest extent */
+    uint64_t extent; /* bytes of an extent */
     uint64_t seed, level_seed[3];
     atomic_uint clients;        /* number of live sessions of the pool, as last counted */
     atomic_uint idle_next;      /* partition at which the next call of housekeeping begins */
@@ -344,6 +349,12 @@ static inline unsigned shard_start_line(const shard_op *op) {
 }
 
 
+/* Returns the type of the object that the directory names for a table of this level. */
+static inline unsigned shard_table_type(unsigned level, bool extents) {
+    return extents ? SHARD_TYPE_PROGRESS : level == 1 ? SHARD_TYPE_SEGMENT : SHARD_TYPE_OVERFLOW;
+}
+
+
 /* Returns the address of a bucket if its segment is a single extent with a cached address. Otherwise it returns 0, and
  * shard_bucket_addr must be called. */
 static inline far_addr shard_cached_bucket_addr(const shard_state *st, const shard_partition *part, uint64_t bucket) {
@@ -494,9 +505,19 @@ size_t shard_local_bytes(const far_index *index);
 /* Reads the descriptor of the index into scratch memory. The caller is pinned. */
 int shard_read_descriptor(far_task *t, const far_index *index, shard_descriptor **read);
 void shard_level_hashes(const shard_state *st, uint64_t h, uint64_t level[3]);
-/* Allocates and writes the directory and segment 0 of a partition without keys. Nothing names them yet. */
-int shard_make_directory(far_task *t, far_index *index, unsigned node, unsigned b, far_addr *directory,
-                         far_addr *segment);
+/* A directory with segment 0, while no other client can reach them. */
+typedef struct shard_new_directory {
+    far_addr directory;
+    far_addr segment;        /* the word of segment 0: address of its only extent, or of the array of its extents */
+    uint64_t count, bytes;   /* number of extents of segment 0, and bytes of each */
+    uint64_t extents;        /* number of extents that were allocated */
+    uint64_t *extent;        /* their addresses, in scratch memory of the task */
+} shard_new_directory;
+
+/* Makes a directory with an empty segment 0. */
+int shard_make_directory(far_task *t, far_index *index, unsigned node, unsigned b, shard_new_directory *made);
+/* Frees these objects, which no other client has been able to reach. */
+void shard_free_directory(far_task *t, far_index *index, const shard_new_directory *made);
 
 
 /* ---- partition.c: addresses of the objects of a partition ---- */
@@ -516,8 +537,10 @@ int shard_bucket_addr(far_task *t, const shard_state *st, shard_partition *part,
  * use. Returns 0 or FAR_ERR_CORRUPT. */
 int shard_check_unchanged(const far_index *index, const shard_partition *part, const char *what, uint64_t known,
                           uint64_t word);
-/* Sets *l2 and *l3 to the addresses of the level-2 and level-3 tables of a generation; 0 = there is no such table. */
-int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation, far_addr *l2, far_addr *l3);
+/* Sets *addr to the address of the byte `offset` of a table, or to 0 if its object is not linked as far as this handle
+ * knows. `version` is the version of a segment (level 1) or the generation of a level-2 or level-3 table. */
+int shard_table_place(far_task *t, const shard_state *st, shard_partition *part, unsigned level, unsigned version,
+                      uint64_t offset, far_addr *addr);
 /* Allocates and links the level-2 and level-3 tables of a generation, unless they exist. */
 int shard_make_overflow_tables(far_task *t, far_index *index, shard_partition *part, unsigned generation);
 /* Unlinks and retires the tables of a generation that was drained. */
@@ -527,12 +550,17 @@ int shard_prepare_version(far_task *t, far_index *index, shard_partition *part, 
 int shard_progress_addr(far_task *t, shard_partition *part, unsigned version, far_addr *addr);
 void shard_note_chunk_done(shard_partition *part, unsigned version, uint64_t chunk);
 bool shard_chunk_is_known_done(const shard_partition *part, unsigned version, uint64_t chunk);
-/* Returns the number of extents of a segment, or 0 if the segment is a single object. */
-uint64_t shard_extent_count(const shard_state *st, unsigned segment);
-/* Returns the bytes of the shard_extents of a segment, or 0 if the segment is a single object. */
-size_t shard_extents_bytes(const shard_state *st, unsigned segment);
-uint64_t shard_l2_bytes(const shard_state *st, unsigned generation);
-uint64_t shard_l3_bytes(const shard_state *st, unsigned generation);
+uint64_t shard_table_bytes(const shard_state *st, unsigned level, unsigned version);
+/* Returns the number of extents of a table, or 0 if the table is a single object. */
+uint64_t shard_extent_count(const shard_state *st, unsigned level, unsigned version);
+/* Returns the bytes of the object that the directory names: the table, or the array of its extents. */
+uint64_t shard_table_object_bytes(const shard_state *st, unsigned level, unsigned version);
+/* Returns the number of bytes from `offset` to the end of its extent, or of the table if it is a single object. */
+uint64_t shard_table_rest(const shard_state *st, unsigned level, unsigned version, uint64_t offset);
+/* Frees the caches of extent addresses of a partition. */
+void shard_free_extent_caches(const shard_state *st, shard_partition *part);
+/* Returns the bytes of these caches. */
+size_t shard_extent_cache_bytes(const shard_state *st, shard_partition *part);
 uint64_t shard_progress_bytes(const shard_state *st, unsigned version);
 
 

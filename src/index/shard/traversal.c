@@ -47,8 +47,18 @@ static int visit_entries(shard_traversal *r, far_addr at, const uint64_t *words,
 }
 
 
-static uint64_t table_bytes(const shard_traversal *r, unsigned word, unsigned generation) {
-    return word < 2 ? shard_l2_bytes(r->st, generation) : shard_l3_bytes(r->st, generation);
+/* Returns whether the address is inside the table that the word names, as its extents were last read. */
+static bool is_inside_table(const shard_traversal *r, unsigned word, far_addr at) {
+    far_addr table = r->table[word] & shard_mask(48);
+    unsigned level = 2 + word / 2, generation = (unsigned)(r->table[word] >> 48);
+    if (!table)
+        return false;
+    if (!r->extents[word])
+        return at >= table && at < table + shard_table_bytes(r->st, level, generation);
+    for (uint64_t i = 0; i < shard_extent_count(r->st, level, generation); i++)
+        if (r->extents[word][i] && at >= r->extents[word][i] && at < r->extents[word][i] + r->st->extent)
+            return true;
+    return false;
 }
 
 
@@ -58,9 +68,8 @@ static uint64_t table_bytes(const shard_traversal *r, unsigned word, unsigned ge
  * names may have been freed, and the node may now use its memory. */
 static int report_node(shard_traversal *r, far_addr at, uint64_t bytes) {
     for (unsigned i = 0; i < 4; i++) {
-        far_addr table = r->table[i] & shard_mask(48);
         uint64_t now = 0;
-        if (!table || at < table || at >= table + table_bytes(r, i, (unsigned)(r->table[i] >> 48)))
+        if (!is_inside_table(r, i, at))
             continue;
         int err = far_read_word(r->t, r->directory_addr + 8 * (SHARD_DIR_L2 + i), &now);
         if (err < 0 || now == r->table[i])
@@ -149,30 +158,36 @@ static int visit_line(shard_traversal *r, unsigned word, far_addr at, const void
 }
 
 
-/* Visits a slice of a table. The table may be dropped between two slices, so the word that names it is read under every
- * pin. Returns 1 if the table was dropped, 0 if not, or an error. */
+/* Visits a slice of a table, which is inside one extent. The table may be dropped between two slices, so the word that
+ * names it is read under every pin. Returns 1 if the table was dropped, 0 if not, or an error. */
 static int visit_table_slice(shard_traversal *r, unsigned word, unsigned generation, uint64_t first, uint64_t count) {
-    uint64_t lines[LINES_AT_ONCE * 16], table, size = word >= 2 && r->st->inlined ? sizeof(shard_i_node) : 64;
+    uint64_t lines[LINES_AT_ONCE * 16], table, size = word >= 2 && r->st->inlined ? sizeof(shard_i_node) : 64,
+                                               at = size * first;
     int err = far_read_word(r->t, r->directory_addr + 8 * (SHARD_DIR_L2 + word), &table);
     far_addr addr = shard_table_addr(table, generation);
     if (err < 0 || !addr)
         return err < 0 ? err : 1;
-    far_read(r->t, addr + size * first, lines, size * count);
+    addr = !r->extents[word]                      ? addr + at
+           : r->extents[word][at / r->st->extent] ? r->extents[word][at / r->st->extent] + at % r->st->extent
+                                                  : 0;
+    if (!addr) /* this extent was not made yet, so the table has no keys */
+        return 0;
+    far_read(r->t, addr, lines, size * count);
     err = far_wait(r->t);
     for (uint64_t i = 0; err >= 0 && i < count; i++)
-        err =
-            skip_damage(r, visit_line(r, word, addr + size * (first + i), &lines[size / 8 * i], first + i, generation));
+        err = skip_damage(r, visit_line(r, word, addr + size * i, &lines[size / 8 * i], first + i, generation));
     return err < 0 ? err : 0;
 }
 
 
 static int visit_table(shard_traversal *r, unsigned word, uint64_t table) {
-    unsigned generation = (unsigned)(table >> 48);
-    uint64_t bytes = table_bytes(r, word, generation);
-    uint64_t lines = bytes / (word >= 2 && r->st->inlined ? sizeof(shard_i_node) : 64);
+    unsigned generation = (unsigned)(table >> 48), level = 2 + word / 2;
+    uint64_t size = word >= 2 && r->st->inlined ? sizeof(shard_i_node) : 64;
+    uint64_t lines = shard_table_bytes(r->st, level, generation) / size, count;
     int err = 0;
-    for (uint64_t first = 0; err == 0 && first < lines; first += LINES_AT_ONCE) {
-        uint64_t count = lines - first < LINES_AT_ONCE ? lines - first : LINES_AT_ONCE;
+    for (uint64_t first = 0; err == 0 && first < lines; first += count) {
+        uint64_t rest = shard_table_rest(r->st, level, generation, size * first) / size;
+        count = rest < LINES_AT_ONCE ? rest : LINES_AT_ONCE;
         if ((err = pin_same_directory(r)) >= 0)
             err = skip_damage(r, visit_table_slice(r, word, generation, first, count));
         far_pin_drop(r->t);
@@ -273,21 +288,78 @@ static unsigned next_generation(const shard_traversal *r, int done) {
 }
 
 
-/* Reads which tables exist, and reports the tables of the next generation to the mark phase. */
+/* Reads the addresses of the extents of the table that a word names, if it has several. The caller is pinned. */
+static int read_extents(shard_traversal *r, unsigned word) {
+    uint64_t count = r->table[word] ? shard_extent_count(r->st, 2 + word / 2, (unsigned)(r->table[word] >> 48)) : 0;
+    far_addr array = r->table[word] & shard_mask(48);
+    r->extents[word] = NULL;
+    if (count == 0)
+        return 0;
+    if (!far_may_be_object(r->t, array, 8 * count))
+        return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: invalid table address %#llx", r->index->name,
+                        (unsigned long long)r->part->number, (unsigned long long)r->table[word]);
+    uint64_t *extents = far_scratch(r->t, 8 * count);
+    if (!extents)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the extents of a table");
+    far_read(r->t, array, extents, 8 * count);
+    r->extents[word] = extents;
+    return far_wait(r->t);
+}
+
+
+/* Reads which tables exist, and reports to the mark phase the objects that the directory names for the tables of the
+ * next generation. */
 static int read_next_tables(shard_traversal *r, int done, unsigned *generation) {
-    partition_view v;
+    partition_view v = {0};
     int err = pin_and_read_partition(r, &v);
     if (err >= 0 && done < 0)
         err = check_tables(r, &v);
-    for (unsigned i = 0; i < 4; i++)
+    for (unsigned i = 0; i < 4; i++) {
         r->table[i] = err >= 0 && table_word_is_valid(&v, i) ? v.directory[SHARD_DIR_L2 + i] : 0;
+        r->extents[i] = NULL;
+    }
+    for (unsigned i = 0; i < 4 && err >= 0; i++)
+        err = read_extents(r, i);
+    r->version = view_version(&v);
     *generation = next_generation(r, done);
     for (unsigned word = *generation & 1; word < 4 && err >= 0; word += 2) {
         far_addr table = shard_table_addr(r->table[word], *generation);
         if (table)
-            err = report_object(r, SHARD_TYPE_OVERFLOW, table, table_bytes(r, word, *generation));
+            err = report_object(r, shard_table_type(2 + word / 2, r->extents[word] != NULL), table,
+                                shard_table_object_bytes(r->st, 2 + word / 2, *generation));
     }
     far_pin_drop(r->t);
+    return err;
+}
+
+
+/* Reports the extents of a level-2 or level-3 table to the mark phase. Each is reported under a pin under which the
+ * table is still linked. An extent may be missing only if the table belongs to a version that is in preparation. */
+static int report_table_extents(shard_traversal *r, unsigned word) {
+    unsigned generation = (unsigned)(r->table[word] >> 48);
+    uint64_t count = r->extents[word] ? shard_extent_count(r->st, 2 + word / 2, generation) : 0;
+    int err = 0;
+    for (uint64_t i = 0; i < count; i++)
+        if (r->extents[word][i] == 0 && generation <= r->version)
+            return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: an extent of a level-%u table is missing",
+                            r->index->name, (unsigned long long)r->part->number, 2 + word / 2);
+    for (uint64_t i = 0; err >= 0 && i < count; i++) {
+        uint64_t now = 0;
+        if ((err = pin_same_directory(r)) >= 0)
+            err = far_read_word(r->t, r->directory_addr + 8 * (SHARD_DIR_L2 + word), &now);
+        if (err >= 0 && now == r->table[word] && r->extents[word][i])
+            err = report_object(r, SHARD_TYPE_OVERFLOW, r->extents[word][i], r->st->extent);
+        far_pin_drop(r->t);
+    }
+    return err;
+}
+
+
+static int visit_next_generation(shard_traversal *r, int done, unsigned *generation) {
+    int err = read_next_tables(r, done, generation);
+    for (unsigned word = *generation & 1; *generation < SHARD_VERSIONS && word < 4 && err >= 0; word += 2)
+        if (shard_table_addr(r->table[word], *generation) && (err = report_table_extents(r, word)) >= 0)
+            err = visit_table(r, word, r->table[word]);
     return err;
 }
 
@@ -297,13 +369,10 @@ static int read_next_tables(shard_traversal *r, int done, unsigned *generation) 
 static int visit_overflow(shard_traversal *r) {
     for (int done = -1;;) {
         unsigned generation;
-        int err = read_next_tables(r, done, &generation);
-        if (generation == SHARD_VERSIONS)
-            return err;
-        for (unsigned word = generation & 1; word < 4 && err >= 0; word += 2)
-            if (shard_table_addr(r->table[word], generation))
-                err = visit_table(r, word, r->table[word]);
-        if (err < 0)
+        far_scratch_mark mark = far_scratch_here(r->t);
+        int err = visit_next_generation(r, done, &generation);
+        far_scratch_back(r->t, mark);
+        if (err < 0 || generation == SHARD_VERSIONS)
             return err;
         done = (int)generation;
     }
@@ -438,14 +507,14 @@ static int report_extents(shard_traversal *r, unsigned segment, uint64_t word, u
 /* Reports a segment that is one object, or the array of extents of a large segment. The extents are reported
  * afterwards. The caller is pinned. */
 static int report_segment(shard_traversal *r, unsigned segment, uint64_t word) {
-    uint64_t bytes = shard_segment_buckets(segment, r->st->b) * SHARD_BUCKET_BYTES,
-             count = shard_extent_count(r->st, segment);
+    uint64_t count = shard_extent_count(r->st, 1, segment);
     if (count == 0) {
         uint64_t known = shard_cached_word(&r->part->segment[segment], r->directory);
         int err = shard_check_unchanged(r->index, r->part, "segment", known, word);
-        return err < 0 ? err : report_object(r, SHARD_TYPE_SEGMENT, word, bytes);
+        if (err < 0)
+            return err;
     }
-    return report_object(r, SHARD_TYPE_PROGRESS, word, (count * 8 + 15) & ~15ull);
+    return report_object(r, shard_table_type(1, count), word, shard_table_object_bytes(r->st, 1, segment));
 }
 
 
@@ -453,7 +522,7 @@ static int report_segment(shard_traversal *r, unsigned segment, uint64_t word) {
  * segment is complete. */
 static int visit_segment(shard_traversal *r, unsigned segment, uint64_t word, bool whole) {
     uint64_t buckets = shard_segment_buckets(segment, r->st->b), base = segment ? buckets : 0,
-             extents = shard_extent_count(r->st, segment);
+             extents = shard_extent_count(r->st, 1, segment);
     int err = extents ? report_extents(r, segment, word, extents, whole) : 0;
     for (uint64_t first = 0; err >= 0 && first < buckets; first += BUCKETS_AT_ONCE) {
         uint64_t count = buckets - first < BUCKETS_AT_ONCE ? buckets - first : BUCKETS_AT_ONCE;
@@ -493,7 +562,12 @@ static int report_prepared_directory(shard_traversal *r, uint64_t word) {
     int err = far_read_word(r->t, directory + 8 * SHARD_DIR_SEGMENT, &segment);
     if (err < 0 || (err = report_object(r, SHARD_TYPE_DIRECTORY, directory, 8 * SHARD_DIR_WORDS)) < 0)
         return err;
-    return report_object(r, SHARD_TYPE_SEGMENT, segment, shard_segment_buckets(0, r->st->b) * SHARD_BUCKET_BYTES);
+    uint64_t count = shard_extent_count(r->st, 1, 0), extent;
+    err = report_object(r, shard_table_type(1, count), segment, shard_table_object_bytes(r->st, 1, 0));
+    for (uint64_t i = 0; err >= 0 && i < count; i++)
+        if ((err = far_read_word(r->t, segment + 8 * i, &extent)) >= 0)
+            err = report_object(r, SHARD_TYPE_SEGMENT, extent, r->st->extent);
+    return err;
 }
 
 

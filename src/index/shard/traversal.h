@@ -28,6 +28,8 @@ struct shard_traversal {
     far_addr directory_addr; /* address of the partition's directory */
     uint64_t root;           /* root word of the partition, read before the buckets of the current slice */
     uint64_t table[4];       /* table words of levels 2 and 3, as last read */
+    unsigned version;        /* version of the partition, read before `table` and `extents` */
+    uint64_t *extents[4];    /* for each table of several extents their addresses, as last read; else NULL */
     far_walk *walk;          /* the mark phase to which objects are reported; NULL: none */
     far_report *report;      /* the check to which problems are reported; NULL: none */
     /* number of abandoned locks reported so far; limited, because a check waits for some epochs before it reports a

@@ -68,7 +68,7 @@ static void append_pair(toy_bucket *bucket, far_bytes key, far_bytes value) {
 int toy_rebuild(far_task *t, const toy_bucket *old, far_bytes key, const far_bytes *value, toy_bucket **made) {
     uint64_t most =
         (old ? old->bytes : sizeof(*old)) + (value ? toy_pair_bytes(key.length, value->length) : 0) + FAR_GRANULE;
-    if (most > TOY_BUCKET_MAX)
+    if (most > TOY_BUCKET_MAX || most > far_object_bytes_max(far_task_pool(t)))
         return far_fail(FAR_ERR_NO_MEMORY, "a bucket is full: the index needs more slots");
     toy_bucket *bucket = far_scratch(t, most);
     if (!bucket)

@@ -25,7 +25,13 @@ static unsigned slot_bytes(const far_index *index) {
 /* create frees nothing when it fails, because the pool frees all objects of an index that was never published. */
 static int toy_create(far_task *t, far_index *index) {
     uint64_t slots = (uint64_t)index->options[TOY_OPTION_SLOTS];
+    const uint64_t most = far_object_bytes_max(index->pool), bytes_in_all = slots * slot_bytes(index);
     unsigned nodes = far_task_nodes(t), stripes = slots < nodes ? (unsigned)slots : nodes;
+    if (stripes < bytes_in_all / most)
+        stripes = (unsigned)(bytes_in_all / most);
+    if (stripes > FAR_NODES_MAX)
+        return far_fail(FAR_ERR_INVALID, "option slots: the pool is too small for %llu slots",
+                        (unsigned long long)slots);
     uint64_t root_bytes = toy_round(sizeof(toy_root) + stripes * 8ull, 16);
     if (slots & (slots - 1))
         return far_fail(FAR_ERR_INVALID, "option slots: %llu is not a power of two", (unsigned long long)slots);
@@ -41,7 +47,8 @@ static int toy_create(far_task *t, far_index *index) {
     int err;
     for (unsigned i = 0; i < stripes; i++) {
         uint64_t bytes = (slots + stripes - 1) / stripes * root->slot_bytes;
-        if ((err = far_alloc(t, index, TOY_TYPE_STRIPE, bytes, i, FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE, &object)) < 0)
+        if ((err = far_alloc(t, index, TOY_TYPE_STRIPE, bytes, i % nodes, FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE,
+                             &object)) < 0)
             return err;
         root->stripe[i] = object.addr;
     }
@@ -58,7 +65,7 @@ static int read_root(far_task *t, far_index *index, toy_root *root, uint64_t *st
     int err = far_wait(t);
     if (err < 0)
         return err;
-    if (root->magic != TOY_MAGIC || root->stripes == 0 || root->stripes > far_task_nodes(t) ||
+    if (root->magic != TOY_MAGIC || root->stripes == 0 || root->stripes > FAR_NODES_MAX ||
         root->slots != (uint64_t)index->options[TOY_OPTION_SLOTS] || root->slot_bytes != slot_bytes(index))
         return far_fail(FAR_ERR_CORRUPT, "index '%s': its root is corrupt", index->name);
     far_read(t, index->descriptor + sizeof(*root), stripe, root->stripes * 8);

@@ -1,7 +1,7 @@
 /* The bytes of the toy map in far memory. "name: n << s" is a field of n bits that begins at bit s.
  *
  *     root (the descriptor)   {magic, slots, stripes, slot bytes} and the address of every stripe
- *     stripe                  one per memory node; slot i of the map is slot i / stripes of stripe i % stripes
+ *     stripe                  one per memory node, or more if they would not fit into blocks; slot i of the map is slot i / stripes of stripe i % stripes
  *     slot                    the word, followed by a lock word if the index has locks
  *       word                  address / 16: 44 << 0 | bytes / 16: 20 << 44 of the slot's bucket object; 0: no keys
  *       lock                  0: free; otherwise the owner (pool/format/owner.h)

@@ -169,39 +169,12 @@ static int stock_preferred_node(far_task *t, far_class *class, unsigned node, bo
 }
 
 
-static int take_large_object(far_task *t, far_class *class, unsigned node, bool must, uint64_t *item) {
-    far_pool *pool = far_task_pool(t);
-    far_store *s = pool->store;
-    unsigned nodes = pool->geometry.nodes, first = node == FAR_NODE_ANY ? s->next_node++ % nodes : node;
-    far_block_state run = {.kind = FAR_BLOCK_LARGE_HEAD,
-                           .uid = class->uid,
-                           .type = class->type,
-                           .stable = class->stable,
-                           .length = far_large_blocks(&pool->geometry, class->size)};
-    int result = 0;
-    for (unsigned round = 0; round < 2 && result == 0; round++) {
-        for (unsigned i = 0; i < (must ? 1 : nodes) && result == 0; i++) {
-            far_block_id head;
-            bool used = true;
-            result = far_large_take(t, (first + i) % nodes, &run, s->collection, &head, &used);
-            if (result == 1)
-                *item = far_block_base(&pool->geometry, head) | FAR_ITEM_ZERO | (used ? 0 : FAR_ITEM_FRESH);
-        }
-        if (result == 0 && round == 0)
-            result = gather_free_memory(t, class);
-    }
-    return result;
-}
-
-
 /* Finds an object with verbs; the caller is in the store. own_only excludes the objects in magazines and in lists of
  * remote objects. Returns 1 if it got an object, 0 if there is none. */
 static int find_object(far_task *t, far_class *class, unsigned node, bool must, bool own_only, uint64_t *item) {
     far_store *s = far_store_of(t);
     far_memory *m = far_memory_of(t);
     assert(s->block_task == t);
-    if (class->is_large)
-        return take_large_object(t, class, node, must, item);
     unsigned headroom_nodes = 0, nodes = memory_geometry(m)->nodes;
     /* an object that is reserved for updates is skipped, because the next node that is tried may have another free
      * object */
@@ -232,8 +205,7 @@ static int find_object(far_task *t, far_class *class, unsigned node, bool must, 
 int far_alloc_item(far_task *t, far_class *class, unsigned node, bool must, bool own_only, uint64_t *item) {
     far_memory *m = far_memory_of(t);
     assert(t->pin.epoch != 0);
-    if (!class->is_large && !own_only &&
-        far_reclaim_session(t, m) > 0) { /* objects that this session retired may be reusable by now */
+    if (!own_only && far_reclaim_session(t, m) > 0) { /* objects that this session retired may be reusable by now */
         far_mutex_lock(&m->lock);
         far_bin *bin = far_bin_of_class(m, class);
         bool got = bin && take_without_verbs(m, bin, node, t->swaps, item);
@@ -295,9 +267,6 @@ static int alloc_with_verbs(far_task *t, far_index *index, far_class *class, uns
     if (err < 0)
         return err;
     hand_out(t, class, item, object);
-    if (keep && class->is_large)
-        err = far_fail(FAR_ERR_INVALID, "an object of %llu bytes is too large to be kept by a session",
-                       (unsigned long long)class->size);
     if (flags & FAR_ALLOC_ZERO && !(item & FAR_ITEM_ZERO))
         err = far_wipe(t, object->addr, object->size);
     if (err == 0 && keep)
@@ -309,12 +278,14 @@ static int alloc_with_verbs(far_task *t, far_index *index, far_class *class, uns
 
 
 /* Returns an error that names the reason why the session has no bin for objects of this type and size. */
-static int fail_without_class(const far_index *index, unsigned type, uint64_t size) {
+static int fail_without_class(const far_geometry *g, const far_index *index, unsigned type, uint64_t size) {
     if (index && type >= index->kind->type_count)
         return far_fail(FAR_ERR_INVALID, "index kind %s has no type %u", index->kind->name, type);
-    if (far_size_class(size, FAR_GRANULE) == 0)
-        return far_fail(FAR_ERR_NO_MEMORY, "an object of %llu bytes is larger than a memory node",
-                        (unsigned long long)size);
+    if (size > g->block_bytes)
+        return far_fail(FAR_ERR_INVALID,
+                        "an object of %llu bytes is larger than a block of this pool, which has %llu bytes%s",
+                        (unsigned long long)size, (unsigned long long)g->block_bytes,
+                        g->block_bytes < FAR_BLOCK_BYTES_ENOUGH ? "; the blocks of larger pools are larger" : "");
     return far_fail(FAR_ERR_NO_MEMORY, "no local memory for a list of free objects");
 }
 
@@ -329,10 +300,10 @@ static __attribute__((noinline)) int alloc_uncommon(far_task *t, far_index *inde
         flags &= ~(unsigned)FAR_ALLOC_ON_NODE;
     far_bin *bin = far_bin_get(m, index, type, size);
     bool simple = (flags & (FAR_ALLOC_ZERO | FAR_ALLOC_SESSION_OWNED)) == 0 && far_reserve_is_full(m, index),
-         got = bin && simple && !bin->class->is_large && take_without_verbs(m, bin, node, t->swaps, &item);
+         got = bin && simple && take_without_verbs(m, bin, node, t->swaps, &item);
     far_mutex_unlock(&m->lock);
     if (!bin)
-        return fail_without_class(index, type, size);
+        return fail_without_class(memory_geometry(m), index, type, size);
     if (got) { /* the object was taken without a verb */
         hand_out(t, bin->class, item, object);
         return 0;

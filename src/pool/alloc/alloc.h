@@ -106,7 +106,7 @@ void far_memory_note_failed_session(far_pool *pool);
 
 /* Computes how many bytes of the pool are total, used, retired, free and leaked, and sets these five fields; total is
  * the sum of the other four. The result is exact when no operation is in progress. `each`, if it is not NULL, is called
- * for every slab and every large object. Its `bytes` are the bytes that are not returned, which are in use by the index
+ * for every slab. Its `bytes` are the bytes that are not returned, which are in use by the index
  * (uid 0: by the pool itself) or held free by the handle that owns the block. */
 int far_memory_stat(struct far_task *t, far_pool_usage *usage, void (*each)(void *ctx, uint32_t uid, uint64_t bytes),
                     void *ctx);
@@ -120,6 +120,9 @@ int far_memory_check(struct far_task *t, struct far_report *report);
 void far_memory_check_invalid_free(struct far_task *t, struct far_report *report);
 
 uint64_t far_alloc_round(uint64_t size);
+
+/* Returns the size of the largest object of this pool, which is the size of a block. */
+uint64_t far_object_bytes_max(const far_pool *pool);
 
 /* Returns whether an object of that size can be at this address. Callers check a word of far memory with it before they
  * follow the word, because damage may have changed the word. No verb is needed. */

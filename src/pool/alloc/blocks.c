@@ -1,5 +1,5 @@
 /* The tables of the allocator in far memory (blocks.h): size classes, functions that read the tables of all blocks, and
- * the verbs that change block entries, including those that make and free large objects. */
+ * the verbs that change block entries. */
 #include "pool/alloc/blocks.h"
 
 #include "base/error.h"
@@ -13,7 +13,6 @@
 
 #define SCAN_ENTRIES   512u /* number of block entries that one READ reads */
 #define TABLES_AT_ONCE 32u  /* number of blocks for which tables are read in one round trip (up to 1 MiB) */
-#define CAS_AT_ONCE    256u /* number of CASes in one batch */
 #define WIPE_BYTES     (256u << 10)
 /* a slab has at most this many pages, unless a slab of this size could hold no object or would waste too much */
 #define SMALL_SLAB_PAGES 8u
@@ -31,34 +30,33 @@ uint64_t far_alloc_round(uint64_t size) {
 }
 
 
-uint64_t far_size_class(uint64_t size, unsigned align) {
-    if (size > FAR_NODE_BYTES_MAX)
+uint64_t far_size_class(const far_geometry *g, uint64_t size, unsigned align) {
+    if (size > g->block_bytes)
         return 0;
     size = far_alloc_round(size);
     return (size + align - 1) / align * align;
 }
 
 
-bool far_size_is_large(const far_geometry *g, uint64_t size) {
-    return size >= g->block_bytes;
+uint64_t far_object_bytes_max(const far_pool *pool) {
+    return pool->geometry.block_bytes;
 }
 
 
-/* Returns the smallest number of pages that wastes at most 3 % of a slab and, if the objects are small, holds at least
- * eight of them. If no number satisfies this, returns the number that wastes the smallest share. */
+/* Returns the smallest number of pages, up to a quarter of a block, that wastes at most 3 % of a slab and, if the objects
+ * are small, holds at least eight of them. If no number satisfies this, returns the smallest number with which a block
+ * holds most objects. */
 unsigned far_slab_pages(uint64_t page_bytes, uint64_t size) {
     const uint64_t enough = 8 * size <= SMALL_SLAB_PAGES * page_bytes ? 8 : 1;
     unsigned best = 0;
-    uint64_t best_waste = 0;
+    uint64_t most = 0;
     for (unsigned n = 1; n <= FAR_BLOCK_PAGES; n++) {
         uint64_t bytes = n * page_bytes, objects = bytes / size, waste = bytes - objects * size;
-        if (objects == 0)
-            continue;
-        if (objects >= enough && waste * 100 <= bytes * 3)
+        if (n <= FAR_BLOCK_PAGES / 4 && objects >= enough && waste * 100 <= bytes * 3)
             return n;
-        if (best == 0 || waste * best < best_waste * n) {
+        if (FAR_BLOCK_PAGES / n * objects > most) {
             best = n;
-            best_waste = waste;
+            most = FAR_BLOCK_PAGES / n * objects;
         }
     }
     return best;
@@ -67,8 +65,8 @@ unsigned far_slab_pages(uint64_t page_bytes, uint64_t size) {
 
 bool far_page_is_sound(const far_geometry *g, unsigned page, uint64_t word) {
     far_page_state s = far_page_unpack(word);
-    return s.in_use && s.pages != 0 && s.pages <= FAR_BLOCK_PAGES - page && s.size != 0 && s.size < g->block_bytes &&
-           far_page_pack(&s) == word && far_slab_objects(g->page_bytes, &s) != 0;
+    return s.in_use && s.pages != 0 && s.pages <= FAR_BLOCK_PAGES - page && s.size != 0 && far_page_pack(&s) == word &&
+           far_slab_objects(g->page_bytes, &s) != 0;
 }
 
 
@@ -252,156 +250,4 @@ int far_wipe(far_task *t, far_addr addr, uint64_t bytes) {
 far_block_state far_own_block_state(far_task *t) {
     const far_session *own = far_task_pool(t)->team.own;
     return (far_block_state){.kind = FAR_BLOCK_OWNED, .used = true, .id = own->id, .generation = own->generation};
-}
-
-
-/* Large objects. The head block is taken first, as an owned block with a length, so that a collector can recognize a
- * large object that a failed handle was making. Then the extents are taken. Finally the entry of the head block is
- * changed to the state of a complete large object. */
-
-/* Turns the blocks after the head into extents, in batches. Sets *made to the number of blocks, counted from the first
- * one, that still had the free state in `words`. */
-static int make_extents(far_task *t, far_block_id head, uint32_t length, const uint64_t *words, uint32_t *made) {
-    uint64_t old[CAS_AT_ONCE];
-    int err = 0;
-    assert(length > 0);
-    *made = 0;
-    for (uint32_t at = 1; at < length && err == 0 && *made == at - 1; at += CAS_AT_ONCE) {
-        uint32_t n = length - at < CAS_AT_ONCE ? length - at : CAS_AT_ONCE;
-        for (uint32_t i = 0; i < n; i++) {
-            far_block_state body = {
-                .kind = FAR_BLOCK_EXTENT, .used = far_block_unpack(words[at + i]).used, .length = at + i};
-            far_cas(t, far_block_entry(far_geometry_of(t), (far_block_id){head.node, head.index + at + i}),
-                    words[at + i], far_block_pack(&body), &old[i]);
-        }
-        err = far_wait(t);
-        for (uint32_t i = 0; i < n && err == 0 && old[i] == words[at + i]; i++)
-            ++*made;
-    }
-    return err;
-}
-
-
-/* Makes a large object of the blocks from `head` on, which had the free states in `words`. Returns 1 if done. Returns 0
- * if a block was taken by another client in the meantime; *reusable is then the number of blocks before that one, which
- * are free again. */
-static int make_large_object(far_task *t, far_block_id head, const far_block_state *large, uint32_t collection,
-                             const uint64_t *words, uint32_t *reusable) {
-    far_addr entry = far_block_entry(far_geometry_of(t), head);
-    far_block_state mine = far_own_block_state(t), made = *large;
-    mine.length = large->length;
-    uint64_t old, stamp = far_stamp_pack(far_geometry_of(t), head, collection);
-    uint32_t extents = 0;
-    *reusable = 0;
-    int err = far_cas_word(t, entry, words[0], far_block_pack(&mine), &old);
-    if (err < 0 || old != words[0])
-        return err;
-    err = make_extents(t, head, large->length, words, &extents);
-    if (err < 0)
-        return err;
-    if (extents + 1 < large->length) {
-        *reusable = extents + 1;
-        /* far_large_undo also frees the extents after the block that another client took */
-        err = far_large_undo(t, head, large->length);
-        return err < 0 ? err : far_cas_word(t, entry, far_block_pack(&mine), words[0], &old);
-    }
-    made.used = true;
-    far_write(t, far_block_hint(far_geometry_of(t), head), &stamp, 8);
-    far_cas(t, entry, far_block_pack(&mine), far_block_pack(&made), &old);
-    err = far_wait(t);
-    return err < 0 ? err : 1;
-}
-
-
-int far_large_take(far_task *t, unsigned node, const far_block_state *large, uint32_t collection, far_block_id *head,
-                   bool *used) {
-    uint32_t total = (uint32_t)far_geometry_of(t)->node[node].blocks, length = large->length, found = 0;
-    if (length > total)
-        return 0;
-    far_scratch_mark mark = far_scratch_here(t);
-    uint64_t *entries = far_scratch(t, SCAN_ENTRIES * FAR_BLOCK_ENTRY_BYTES), *words = far_scratch(t, 8ull * length);
-    int result = !entries || !words ? far_fail(FAR_ERR_NO_MEMORY, "no local memory to look for blocks") : 0;
-    for (uint32_t end = total; end > 0 && result == 0;) { /* searches downwards from the high end of the node */
-        uint32_t at = end < SCAN_ENTRIES ? 0 : end - SCAN_ENTRIES;
-        if ((result = far_blocks_read(t, node, at, end - at, entries)) < 0)
-            break;
-        for (uint32_t i = end - at; i-- > 0 && result == 0;) {
-            uint64_t word = entries[FAR_BLOCK_ENTRY_WORDS * (size_t)i];
-            found = far_block_is_free(word) ? found + 1 : 0;
-            if (found > 0)
-                /* the array `words` is filled from its end, because the search finds the blocks in descending order */
-                words[length - found] = word;
-            if (found < length)
-                continue;
-            uint32_t reusable = 0;
-            *head = (far_block_id){node, at + i};
-            *used = false;
-            for (uint32_t n = 0; n < length; n++)
-                *used |= far_block_unpack(words[n]).used;
-            result = make_large_object(t, *head, large, collection, words, &reusable);
-            /* the blocks before the one that another client took are still free, so the search continues with them */
-            memmove(words + length - reusable, words, 8ull * reusable);
-            found = reusable;
-        }
-        end = at;
-    }
-    far_scratch_back(t, mark);
-    return result;
-}
-
-
-int far_large_undo(far_task *t, far_block_id head, uint32_t length) {
-    const far_geometry *g = far_geometry_of(t);
-    for (uint32_t i = 1; i < length && head.index + i < g->node[head.node].blocks; i++) {
-        far_block_id b = {head.node, head.index + i};
-        uint64_t word;
-        int err = far_read_word(t, far_block_entry(g, b), &word);
-        far_block_state state = far_block_unpack(word);
-        if (err == 0 && state.kind == FAR_BLOCK_EXTENT && state.length == i)
-            err = far_block_cas_state(t, b, &word, &(far_block_state){.kind = FAR_BLOCK_FREE, .used = state.used});
-        if (err < 0)
-            return err;
-    }
-    return 0;
-}
-
-
-int far_large_finish_wipe(far_task *t, far_block_id head, uint64_t word) {
-    const far_geometry *g = far_geometry_of(t);
-    far_block_state wiping = far_block_unpack(word);
-    far_fabric *fabric = far_task_fabric(t);
-    assert(wiping.kind == FAR_BLOCK_WIPING);
-    if (wiping.length > g->node[head.node].blocks - head.index)
-        return far_fail(FAR_ERR_CORRUPT, "block %u of node %u: a large object of %u blocks does not fit the node",
-                        head.index, head.node, wiping.length);
-    /* The head is freed after all other blocks of the large object, because the entry of the head shows that the other
-     * blocks must be freed. */
-    for (uint32_t i = wiping.length; i-- > 0;) {
-        far_block_id b = {head.node, head.index + i};
-        uint64_t now = word;
-        int err = i == 0 ? 0 : far_read_word(t, far_block_entry(g, b), &now);
-        if (err < 0)
-            return err;
-        far_block_state s = far_block_unpack(now);
-        if (i > 0 && (s.kind != FAR_BLOCK_EXTENT || s.length != i))
-            continue; /* this block was freed earlier and may have a new owner */
-        if (fabric->watch)
-            fabric->watch->released(fabric, far_block_base(g, b), g->block_bytes);
-        if ((err = far_wipe(t, far_block_base(g, b), g->block_bytes)) < 0)
-            return err;
-        far_block_state empty = {.kind = FAR_BLOCK_FREE, .used = true};
-        if ((err = far_block_cas_state(t, b, &now, &empty)) < 0)
-            return err;
-    }
-    return 1;
-}
-
-
-int far_large_free(far_task *t, far_block_id head, uint64_t word) {
-    far_block_state wiping = far_own_block_state(t);
-    assert(far_block_unpack(word).kind == FAR_BLOCK_LARGE_HEAD || far_block_unpack(word).kind == FAR_BLOCK_WIPING);
-    wiping.kind = FAR_BLOCK_WIPING;
-    wiping.length = far_block_unpack(word).length;
-    int done = far_block_cas_state(t, head, &word, &wiping);
-    return done <= 0 ? done : far_large_finish_wipe(t, head, word);
 }

@@ -3,22 +3,16 @@
  * a word is given by its name, its width in bits and, after <<, its position.
  *
  * Block entry, 32 bytes.
- *     word 0   kind 3 | used 1 << 3 | owner or object 30 << 4 | length 20 << 34 | stable 1 << 54; changed by CAS only
+ *     word 0   kind 3 | used 1 << 3 | owner 30 << 4; changed by CAS only
  *                free       unowned, all bytes zero; `used` if it was in use before; word 0 is 0 if it never was
- *                owned      owned by a handle (id 14 of its system session, generation 16) and divided into slabs;
- *                           length > 0: the handle is making a large object of so many blocks that starts here
+ *                owned      owned by a handle (id 14 of its system session, generation 16) and divided into slabs
  *                orphan     contains slabs but is unowned; a handle that needs memory adopts it
- *                head       first of `length` blocks of a large object (uid 24, type 6)
- *                extent     another block of a large object, `length` blocks after the head
- *                wiping     first of `length` blocks that a handle (id, generation) is wiping
  *     word 1   stamp, of an orphan: collection 24 | check 40. It is the last collection for which nothing in the block
  *              remains to be swept (pool/gc/sweep.c). The last owner writes it before it turns the block into an
  *              orphan, and so does the collector that takes the block from a failed owner. The check covers the number
  *              of the collection and of the block. A damaged stamp is recognized by it, because a stamp that looked
  *              older than it is would let the sweep phase apply old marks and free objects in use.
  *     word 2   of an orphan: a hint, one bit for each of 63 hashed classes with free objects, and bit 0 for free pages.
- *              Of a large object: a stamp as in word 1, with the last collection that its maker had observed. The maker
- *              writes it before word 0 becomes `head`; a collector that finds it damaged writes a new one.
  *     word 3   a hash of the mark bitmap, the collection and the block. The collector writes it with the marks, so that
  *              the sweep phase ignores damaged marks instead of freeing objects that lost their marks.
  *
@@ -53,19 +47,13 @@ typedef enum {
     FAR_BLOCK_FREE,
     FAR_BLOCK_OWNED,
     FAR_BLOCK_ORPHAN,
-    FAR_BLOCK_LARGE_HEAD,
-    FAR_BLOCK_EXTENT,
-    FAR_BLOCK_WIPING,
     FAR_BLOCK_KINDS
 } far_block_kind;
 
 typedef struct far_block_state {
     far_block_kind kind;
-    bool used, stable;
-    unsigned id, generation; /* for the kinds owned and wiping: id and generation of the owner */
-    uint32_t uid;            /* for a head: number of the index */
-    unsigned type;
-    uint32_t length; /* for the kinds head and wiping: number of blocks; for an extent: distance from the head */
+    bool used;
+    unsigned id, generation; /* of an owned block: id and generation of the owner */
 } far_block_state;
 
 typedef struct far_page_state {
@@ -77,28 +65,17 @@ typedef struct far_page_state {
 
 
 static inline uint64_t far_block_pack(const far_block_state *s) {
-    uint64_t who = 0;
-    assert(s->length < 1u << 20 && s->id < 1u << 14 && s->uid < 1u << 24 && s->type < 1u << 6);
-    if (s->kind == FAR_BLOCK_OWNED || s->kind == FAR_BLOCK_WIPING)
-        who = (uint64_t)s->id | (uint64_t)s->generation << 14;
-    else if (s->kind == FAR_BLOCK_LARGE_HEAD)
-        who = (uint64_t)s->uid | (uint64_t)s->type << 24;
-    return (uint64_t)s->kind | (uint64_t)s->used << 3 | who << 4 | (uint64_t)s->length << 34 |
-           (uint64_t)s->stable << 54;
+    assert(s->id < 1u << 14);
+    uint64_t owner = s->kind == FAR_BLOCK_OWNED ? (uint64_t)s->id | (uint64_t)s->generation << 14 : 0;
+    return (uint64_t)s->kind | (uint64_t)s->used << 3 | owner << 4;
 }
 
 
 static inline far_block_state far_block_unpack(uint64_t word) {
-    far_block_state s = {.kind = (far_block_kind)(word & 7),
-                         .used = word >> 3 & 1,
-                         .stable = word >> 54 & 1,
-                         .length = (uint32_t)(word >> 34) & 0xfffff};
-    if (s.kind == FAR_BLOCK_OWNED || s.kind == FAR_BLOCK_WIPING) {
+    far_block_state s = {.kind = (far_block_kind)(word & 7), .used = word >> 3 & 1};
+    if (s.kind == FAR_BLOCK_OWNED) {
         s.id = (unsigned)(word >> 4) & 0x3fff;
         s.generation = (unsigned)(word >> 18) & 0xffff;
-    } else if (s.kind == FAR_BLOCK_LARGE_HEAD) {
-        s.uid = (uint32_t)(word >> 4) & 0xffffff;
-        s.type = (unsigned)(word >> 28) & 0x3f;
     }
     return s;
 }
@@ -131,8 +108,7 @@ static inline far_page_state far_page_unpack(uint64_t word) {
                             .size = (word >> 30 & 0xfffff) * FAR_GRANULE};
 }
 
-_Static_assert((FAR_BLOCK_BYTES_MAX - 1) / FAR_GRANULE < 1u << 20, "the size of a slab's objects fits its field");
-_Static_assert(FAR_NODE_BYTES_MAX / FAR_BLOCK_BYTES_MAX < 1u << 20, "the length of the largest object fits its field");
+_Static_assert(FAR_BLOCK_BYTES_MAX / FAR_GRANULE < 1u << 20, "the size of a slab's objects fits its field");
 _Static_assert(FAR_BLOCK_PAGES == 64, "the pages of a block are the bits of a word");
 _Static_assert(FAR_BLOCK_BYTES_MIN / FAR_BLOCK_PAGES >= FAR_GRANULE * FAR_WORD_GRANULES, "slabs share no bitmap word");
 
@@ -252,20 +228,13 @@ static inline uint64_t far_block_total(const far_geometry *g) {
 
 
 /* The following functions compute sizes without verbs. far_size_class returns the size that an object of this alignment
- * gets, or 0 if it is impossible. far_size_is_large returns whether objects of this size are large, which means that
- * they occupy whole blocks. far_slab_pages returns the number of pages of a slab. */
-uint64_t far_size_class(uint64_t size, unsigned align);
-bool far_size_is_large(const far_geometry *g, uint64_t size);
+ * gets, or 0 if it does not fit into a block. far_slab_pages returns the number of pages of a slab. */
+uint64_t far_size_class(const far_geometry *g, uint64_t size, unsigned align);
 unsigned far_slab_pages(uint64_t page_bytes, uint64_t size);
 
 
 static inline uint32_t far_slab_objects(uint64_t page_bytes, const far_page_state *page) {
     return page->size == 0 ? 0 : (uint32_t)(page->pages * page_bytes / page->size);
-}
-
-
-static inline uint32_t far_large_blocks(const far_geometry *g, uint64_t size) {
-    return (uint32_t)((size + g->block_bytes - 1) / g->block_bytes);
 }
 
 
@@ -333,19 +302,5 @@ static inline bool far_block_has_slabs(uint64_t word) {
     return kind == FAR_BLOCK_OWNED || kind == FAR_BLOCK_ORPHAN;
 }
 
-
-/* Turns adjacent free blocks of the node, from its high end, into a large object as described by `large`. `collection`
- * is the last one that this handle observed. Returns 1 if done and sets the head block and whether any of the memory
- * was in use before; 0 if there is no room. */
-int far_large_take(far_task *t, unsigned node, const far_block_state *large, uint32_t collection, far_block_id *head,
-                   bool *used);
-/* Frees the extents of a large object that is not completely made. The head block is not changed. */
-int far_large_undo(far_task *t, far_block_id head, uint32_t length);
-/* Wipes and frees a large object, or one that a failed handle was wiping; `word` is word 0 of the entry of the head
- * block. Returns 1 if done, or 0 if the entry has changed, because another client freed the object. */
-int far_large_free(far_task *t, far_block_id head, uint64_t word);
-/* Finishes wiping a large object; `word` is word 0 of the entry of the head block and names this handle. Returns 1 or
- * an error. */
-int far_large_finish_wipe(far_task *t, far_block_id head, uint64_t word);
 
 #endif

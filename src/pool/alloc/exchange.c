@@ -1,5 +1,5 @@
 /* Blocks that change their owner: a handle takes free blocks, adopts orphans, and releases its own blocks as orphans.
- * Also setting the free bits of objects that are returned, freeing large objects, and recovery of blocks that a lost
+ * Also setting the free bits of objects that are returned, and recovery of blocks that a lost
  * session took without recording them. Unless noted otherwise, the calling task is in the store (far_store_enter), so
  * that only one task of the handle does this at a time, and it has a pin. */
 #include "base/error.h"
@@ -502,65 +502,24 @@ int far_blocks_release(far_task *t, far_release_scope which) {
 }
 
 
-/* ---- Freeing large objects, and recovery after a lost session ---- */
-
-int far_store_free_large(far_task *t, far_block_id head, uint64_t word) {
-    far_store *s = far_store_of(t);
-    far_addr base = far_block_base(far_geometry_of(t), head);
-    pthread_mutex_lock(&s->lock);
-    bool noted = far_items_add(&s->large_being_wiped, base);
-    pthread_mutex_unlock(&s->lock);
-    if (!noted)
-        return far_fail(FAR_ERR_NO_MEMORY, "no local memory to free a large object");
-    int done = far_large_free(t, head, word);
-    /* Some blocks of the object may be free already and others not. When the session is fenced,
-     * far_blocks_recover_unknown frees the others. */
-    if (done < 0)
-        atomic_store_explicit(&s->recovery_due, true, memory_order_relaxed);
-    pthread_mutex_lock(&s->lock);
-    for (uint32_t i = 0; i < s->large_being_wiped.count; i++)
-        if (s->large_being_wiped.items[i] == base) {
-            s->large_being_wiped.items[i] = s->large_being_wiped.items[--s->large_being_wiped.count];
-            break;
-        }
-    pthread_mutex_unlock(&s->lock);
-    return done;
-}
-
-
-static bool large_is_being_wiped(far_store *s, far_addr base) {
-    bool wiped = false;
-    for (uint32_t i = 0; i < s->large_being_wiped.count; i++)
-        wiped |= s->large_being_wiped.items[i] == base;
-    return wiped;
-}
-
+/* ---- Recovery after a lost session ---- */
 
 /* Adds a block to the store that this handle owns according to its entry but that the store does not describe, because
- * the session that took the block was lost, or had no local memory to record it. Also finishes making or wiping a large
- * object that such a session began. The block was not swept for the last collection, so another collection is
- * requested. */
+ * the session that took the block was lost, or had no local memory to record it. The block was not swept for the last
+ * collection, so another collection is requested. */
 static int recover_unknown_block(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
     far_store *s = ctx;
     const far_session *own = far_task_pool(t)->team.own;
     far_addr base = far_block_base(far_geometry_of(t), id);
     far_block_state state = far_block_unpack(entry[0]);
-    uint64_t word = entry[0];
-    if ((state.kind != FAR_BLOCK_OWNED && state.kind != FAR_BLOCK_WIPING) || state.id != own->id ||
-        state.generation != own->generation)
+    if (state.kind != FAR_BLOCK_OWNED || state.id != own->id || state.generation != own->generation)
         return 0;
     pthread_mutex_lock(&s->lock);
-    bool known = far_owned_block_at(s, base) || large_is_being_wiped(s, base);
+    bool known = far_owned_block_at(s, base) != NULL;
     pthread_mutex_unlock(&s->lock);
     if (known)
         return 0;
-    int err = state.kind == FAR_BLOCK_WIPING ? far_large_finish_wipe(t, id, word) : far_large_undo(t, id, state.length);
-    if (err == 0 && state.length > 0) {
-        far_block_state mine = far_own_block_state(t);
-        err = far_block_cas_state(t, id, &word, &mine);
-    }
-    if (err >= 0 && state.kind == FAR_BLOCK_OWNED)
-        err = load_adopted_block(t, id, s->collection);
+    int err = load_adopted_block(t, id, s->collection);
     if (err > 0)
         atomic_store_explicit(&s->collection_due, true, memory_order_relaxed);
     return err < 0 ? err : 0;

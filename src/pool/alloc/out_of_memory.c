@@ -15,12 +15,8 @@
 #include <stdio.h>
 
 #define ROUNDS_MAX 8 /* largest number of rounds for one operation */
-/* number of ticks to wait for acknowledgements, or for a collection, while the epoch does not advance */
-#define STALL_TICKS 1000
 /* a request for blocks that was observed at most this many epochs ago serves this handle too */
 #define JOIN_EPOCHS      4
-/* largest number of waits, of STALL_TICKS each, for a collection that another handle runs */
-#define COLLECTION_WAITS 16
 
 
 void far_memory_note_freed(far_store *s) {
@@ -71,9 +67,14 @@ static int request_block_release(far_task *t, uint32_t *number) {
 }
 
 
+/* Returns how long the epoch may stand while this handle waits for acknowledgements or for other epochs. */
+static uint64_t memory_wait(const far_task *t) {
+    return far_stall_bound(far_task_fabric(t)) / FAR_MEMORY_WAIT_SHARE;
+}
+
+
 static int wait_for_collection(far_task *t) {
-    far_pool *pool = far_task_pool(t);
-    uint64_t tick = far_tick(pool->fabric), until = far_now(t) + COLLECTION_WAITS * STALL_TICKS * tick;
+    const uint64_t until = far_stall_deadline(t);
     int wanted = far_collection_is_requested(t);
     while (wanted == 1 && far_now(t) < until) {
         /* taking a pin makes this handle active; a quiescent handle would not learn that the collection has ended */
@@ -132,12 +133,21 @@ static int request_and_wait_for_blocks(far_task *t) {
     if (err == 0)
         err = request_block_release(t, &number);
     if (err == 0)
-        err = far_request_wait(t, number, STALL_TICKS * far_tick(far_task_fabric(t)));
+        err = far_request_wait(t, number, memory_wait(t));
     /* a request that was not acknowledged in time is not repeated */
     int superseded = err == 0 ? read_whether_superseded(t, number) : 0;
     if (err >= 0)
         err = superseded < 0 ? superseded : do_housekeeping_and_pause(t);
     return err < 0 ? err : superseded;
+}
+
+
+/* Runs the operation again. Its first pin is not refused because of the time that it waited for memory. */
+static int run_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
+    t->pin_sparing = FAR_SPARE_NEXT_PIN;
+    int err = run(t, arg);
+    t->pin_sparing = FAR_SPARE_PINS;
+    return err;
 }
 
 
@@ -167,7 +177,7 @@ static int confirm_exhausted(far_task *t, far_handle_usage *o) {
     int err = far_handle_usage_sum(t, o);
     if (err < 0 || !pool_is_exhausted(t, o))
         return err;
-    err = far_wait_epochs_until(t, 2, far_now(t) + STALL_TICKS * far_tick(far_task_fabric(t)));
+    err = far_wait_epochs_until(t, 2, far_now(t) + memory_wait(t));
     if (err >= 0)
         err = far_handle_usage_sum(t, o);
     return err < 0 ? err
@@ -234,7 +244,7 @@ static int retry_in_rounds(far_task *t, int (*run)(far_task *t, void *arg), void
         far_count_retry(t);
         far_progress_reset(t); /* the task waits for memory, so its lack of progress elsewhere does not count */
         t->background = background;
-        err = run(t, arg);
+        err = run_again(t, run, arg);
         t->background = true;
         if (err != FAR_ERR_NO_MEMORY) {
             s->exhausted_at = 0;
@@ -287,6 +297,8 @@ static int retry_unless_stalled(far_task *t, int (*run)(far_task *t, void *arg),
 int far_run_out_of_memory(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
     bool background = t->background;
     far_point(t, "out_of_memory:begin");
+    far_note_wait(t);
+    t->pin_sparing = FAR_SPARE_PINS;
     abandon_attempt(t);
     /* An earlier operation in the line for the latch may have to wait for the pin or the latch of this task, so the
      * task has neither here. */
@@ -294,7 +306,7 @@ int far_run_out_of_memory(far_task *t, int (*run)(far_task *t, void *arg), void 
     far_latch(t, FAR_LATCH_OUT_OF_MEMORY);
     /* the earlier operations in the line for the latch may have obtained memory, so the operation is first tried
      * without a round */
-    int err = run(t, arg);
+    int err = run_again(t, run, arg);
     if (err == FAR_ERR_NO_MEMORY) {
         abandon_attempt(t);
         t->background = true;
@@ -302,5 +314,6 @@ int far_run_out_of_memory(far_task *t, int (*run)(far_task *t, void *arg), void 
         t->background = background;
     }
     far_unlatch(t, FAR_LATCH_OUT_OF_MEMORY);
+    t->pin_sparing = FAR_SPARE_NO_PIN;
     return err;
 }

@@ -2,11 +2,10 @@
  * client could see it. Then it becomes free: it goes to the session's magazine or the store, or becomes a pending
  * return, if it is large or a request demands that. far_returns_flush executes the pending returns. */
 #include "base/error.h"
+#include "base/pages.h"
 #include "pool/alloc/store.h"
 
 #include <assert.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Number of epochs from the pin under which an object was retired until the object is reused. After four epochs, every
  * pin is at least three epochs newer than that pin. */
@@ -25,19 +24,32 @@ static inline unsigned epochs_until_reuse(const far_class *class) {
 }
 
 
-/* Doubles the capacity of the queue. */
-static __attribute__((noinline)) bool enlarge_queue(far_queue *q) {
-    size_t more = q->capacity == 0 ? 64 : 2 * q->capacity;
-    far_retired *bigger = malloc(more * sizeof(*bigger));
-    if (!bigger)
-        return false;
-    for (size_t i = 0; i < q->count; i++)
-        bigger[i] = q->items[(q->first + i) & (q->capacity - 1)];
-    free(q->items);
-    q->items = bigger;
-    q->first = 0;
-    q->capacity = more;
-    return true;
+/* Appends an empty chunk to the queue, to which the caller must add an object. Returns NULL if there is no local
+ * memory. */
+static __attribute__((noinline)) far_retired_chunk *append_chunk(far_memory *m, far_queue *q) {
+    far_retired_chunk *chunk = m->spare_chunk ? m->spare_chunk : far_pages_alloc(FAR_CHUNK_BYTES);
+    if (!chunk)
+        return NULL;
+    m->spare_chunk = NULL;
+    chunk->next = NULL;
+    chunk->begin = chunk->end = 0;
+    *(q->last ? &q->last->next : &q->first) = chunk;
+    return q->last = chunk;
+}
+
+
+/* Removes an empty chunk from the queue; `previous` is the chunk before it, or NULL. The session keeps one chunk, so
+ * that a queue that becomes empty again and again costs no system call. */
+static __attribute__((noinline)) void remove_chunk(far_memory *m, far_queue *q, far_retired_chunk *previous,
+                                                   far_retired_chunk *chunk) {
+    assert(chunk->begin == chunk->end);
+    *(previous ? &previous->next : &q->first) = chunk->next;
+    if (q->last == chunk)
+        q->last = previous;
+    if (m->spare_chunk)
+        far_pages_free(chunk, FAR_CHUNK_BYTES);
+    else
+        m->spare_chunk = chunk;
 }
 
 
@@ -55,12 +67,13 @@ static inline __attribute__((always_inline)) void queue_add(far_memory *m, unsig
     unsigned extra = epochs - RETIRE_EPOCHS;
     assert(item.pin == 0 || item.pin < item.ready);
     far_queue *q = &m->queues[extra < FAR_QUEUES_MAX ? extra : FAR_QUEUES_MAX - 1];
-    if (q->count == q->capacity && !enlarge_queue(q)) {
+    far_retired_chunk *chunk = q->last;
+    if ((!chunk || chunk->end == FAR_CHUNK_ITEMS) && !(chunk = append_chunk(m, q))) {
         leak_to_collection(m->store);
         return;
     }
-    q->items[(q->first + q->count++) & (q->capacity - 1)] = item;
-    m->retired_bytes += item.class->footprint;
+    chunk->items[chunk->end++] = item;
+    m->retired_bytes += item.class->size;
 }
 
 
@@ -69,18 +82,81 @@ void far_queue_add(far_memory *m, far_retired item) {
 }
 
 
+/* Removes the objects of the chunk for which `stays` returns false. */
+static void visit_chunk(far_memory *m, far_retired_chunk *chunk,
+                        bool (*stays)(far_store *s, const far_retired *item, void *ctx), void *ctx) {
+    uint32_t kept = chunk->begin;
+    for (uint32_t at = chunk->begin; at < chunk->end; at++) {
+        const far_retired item = chunk->items[at];
+        if (stays(m->store, &item, ctx))
+            chunk->items[kept++] = item;
+        else
+            m->retired_bytes -= item.class->size;
+    }
+    chunk->end = kept;
+}
+
+
+void far_queues_visit(far_memory *m, bool (*stays)(far_store *s, const far_retired *item, void *ctx), void *ctx) {
+    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++) {
+        far_queue *q = &m->queues[i];
+        far_retired_chunk *previous = NULL, *next;
+        for (far_retired_chunk *chunk = q->first; chunk; chunk = next) {
+            next = chunk->next;
+            visit_chunk(m, chunk, stays, ctx);
+            if (chunk->begin == chunk->end)
+                remove_chunk(m, q, previous, chunk);
+            else
+                previous = chunk;
+        }
+    }
+}
+
+
+/* The objects of the two queues may have been retired at the same time. Because the moved objects are appended, some of
+ * them wait a little longer than necessary. */
+void far_queues_hand_over(far_memory *from, far_memory *to) {
+    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++) {
+        far_queue *source = &from->queues[i], *q = &to->queues[i];
+        if (!source->first)
+            continue;
+        *(q->last ? &q->last->next : &q->first) = source->first;
+        q->last = source->last;
+        *source = (far_queue){NULL, NULL};
+    }
+    to->retired_bytes += from->retired_bytes;
+    from->retired_bytes = 0;
+}
+
+
+void far_queues_free(far_memory *m) {
+    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++)
+        for (far_retired_chunk *chunk; (chunk = m->queues[i].first);) {
+            m->queues[i].first = chunk->next;
+            far_pages_free(chunk, FAR_CHUNK_BYTES);
+        }
+    far_pages_free(m->spare_chunk, FAR_CHUNK_BYTES);
+}
+
+
+static bool queue_has_retired(const far_store *s, const far_queue *q, uint64_t up_to, bool remote_only) {
+    for (const far_retired_chunk *chunk = q->first; chunk; chunk = chunk->next)
+        for (uint32_t at = chunk->begin; at < chunk->end; at++) {
+            const far_retired *item = &chunk->items[at];
+            if (item->pin <= up_to && !(remote_only && far_address_is_own(s, item->addr)))
+                return true;
+        }
+    return false;
+}
+
+
 bool far_has_retired(far_store *s, uint64_t up_to, bool remote_only) {
     bool any = false;
     pthread_mutex_lock(&s->sessions_lock);
     for (far_memory *m = s->sessions; m && !any; m = m->next) {
         far_mutex_lock(&m->lock);
-        for (unsigned i = 0; i < FAR_QUEUES_MAX; i++) {
-            const far_queue *q = &m->queues[i];
-            for (size_t at = 0; at < q->count && !any; at++) {
-                const far_retired *item = &q->items[(q->first + at) & (q->capacity - 1)];
-                any = item->pin <= up_to && !(remote_only && far_address_is_own(s, item->addr));
-            }
-        }
+        for (unsigned i = 0; i < FAR_QUEUES_MAX && !any; i++)
+            any = queue_has_retired(s, &m->queues[i], up_to, remote_only);
         far_mutex_unlock(&m->lock);
     }
     pthread_mutex_unlock(&s->sessions_lock);
@@ -139,7 +215,7 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
     far_session_owned_forget(m, addr);
     unsigned epochs = epochs_until_reuse(class);
     queue_add(m, epochs, (far_retired){addr, class, t->pin.epoch, t->pin.epoch + epochs});
-    bool ask = count_retired_and_check_epoch_due(t, m, class->footprint);
+    bool ask = count_retired_and_check_epoch_due(t, m, class->size);
     if (far_sweep_is_pending(s)) {
         pthread_mutex_lock(&s->lock);
         far_store_set_black(s, addr);
@@ -175,14 +251,14 @@ void far_free(far_task *t, far_index *index, unsigned type, far_addr addr, uint6
 
 /* ---- Becoming free ---- */
 
-/* With both locks held, frees the first object of the queue if its epoch has come, and returns whether it did. A small
- * object goes to a magazine, to the store or to the pending returns. A large object becomes a pending return, because
- * freeing it takes verbs. */
+/* With both locks held, frees the first object of the queue if its epoch has come, and returns whether it did. The
+ * object goes to a magazine, to the store or to the pending returns. */
 static bool free_queue_head(far_store *s, far_memory *m, far_queue *q, uint64_t epoch) {
     far_fabric *fabric = s->pool->fabric;
-    if (q->count == 0)
+    far_retired_chunk *chunk = q->first;
+    if (!chunk)
         return false;
-    far_retired *head = &q->items[q->first], item;
+    far_retired *head = &chunk->items[chunk->begin], item;
     if (head->pin == 0) { /* an object retired without a pin gets a pin value now, so its waiting time begins now */
         head->pin = epoch + 1; /* the global epoch may be one ahead of the epoch that this handle knows */
         head->ready = head->pin + epochs_until_reuse(head->class);
@@ -190,11 +266,11 @@ static bool free_queue_head(far_store *s, far_memory *m, far_queue *q, uint64_t 
     item = *head;
     if (item.ready > epoch)
         return false;
-    q->first = (q->first + 1) & (q->capacity - 1);
-    q->count--;
+    if (++chunk->begin == chunk->end)
+        remove_chunk(m, q, NULL, chunk);
     assert(m->retired_bytes >= item.class->size);
-    m->retired_bytes -= item.class->footprint;
-    if (fabric->watch && !item.class->is_large)
+    m->retired_bytes -= item.class->size;
+    if (fabric->watch)
         fabric->watch->freed(fabric, item.addr, item.class->size, item.class->stable);
     far_magazine_add(m, item.class, item.addr, item.pin);
     return true;
@@ -255,55 +331,22 @@ static void queue_surplus_returns(far_store *s) {
 }
 
 
-/* Frees a large object. Reads its block entry and passes it to far_store_free_large. */
-static int free_large_object(far_task *t, const far_class *class, far_addr addr) {
-    const far_geometry *g = far_geometry_of(t);
-    far_block_id head;
-    uint64_t word;
-    if (!far_block_of(g, addr, &head))
-        return far_fail(FAR_ERR_CORRUPT, "an index freed an object at %#llx, which is in no block",
-                        (unsigned long long)addr);
-    int err = far_read_word(t, far_block_entry(g, head), &word);
-    if (err < 0)
-        return err;
-    far_block_state state = far_block_unpack(word);
-    if (state.kind != FAR_BLOCK_LARGE_HEAD || state.uid != class->uid || state.type != class->type)
-        return 0; /* the index of the object was dropped, and its large objects were freed then */
-    err = far_store_free_large(t, head, word);
-    return err < 0 ? err : 0;
-}
-
-
-/* Returns objects of slabs by setting their free bits, and frees large objects. */
-static int return_objects(far_task *t, far_pending_return *objects, size_t count) {
-    size_t slabs = 0;
-    int err = 0;
-    for (size_t i = 0; i < count && err == 0; i++) {
-        if (objects[i].class->is_large)
-            err = free_large_object(t, objects[i].class, objects[i].addr);
-        else
-            objects[slabs++] = objects[i];
-    }
-    return err < 0 ? err : far_free_bits_add(t, objects, slabs);
-}
-
-
 int far_returns_flush(far_task *t) {
     far_store *s = far_store_of(t);
     uint64_t bytes = 0;
     pthread_mutex_lock(&s->lock);
     queue_surplus_returns(s);
     far_pending_return *objects = s->returns;
-    const size_t count = s->return_count;
+    const size_t count = s->return_count, capacity = s->return_capacity;
     s->returns = NULL;
-    s->return_count = 0;
+    s->return_count = s->return_capacity = 0;
     pthread_mutex_unlock(&s->lock);
     if (count == 0)
         return 0;
     for (size_t i = 0; i < count; i++)
-        bytes += objects[i].class->footprint;
-    int err = return_objects(t, objects, count);
-    free(objects);
+        bytes += objects[i].class->size;
+    int err = far_free_bits_add(t, objects, count);
+    far_pages_free(objects, capacity * sizeof(*objects));
     pthread_mutex_lock(&s->lock);
     assert(s->return_bytes >= bytes);
     s->return_bytes -= bytes;

@@ -144,7 +144,8 @@ static unsigned count_missing_objects(far_memory *m, far_index *index, const far
         held += m->session_owned[i].reserve && m->session_owned[i].class == class;
     for (unsigned i = 0; i < index->kind->reserve_count; i++) {
         const far_reserve *r = &index->kind->reserve[i];
-        if (r->type == class->type && far_size_class(r->size, index->kind->types[r->type].align) == class->size)
+        if (r->type == class->type &&
+            far_size_class(&m->store->pool->geometry, r->size, index->kind->types[r->type].align) == class->size)
             wanted += r->count;
     }
     return held < wanted ? wanted - held : 0;
@@ -158,9 +159,6 @@ static int fill_reserve_class(far_task *t, far_index *index, const far_reserve *
         far_bin *bin = far_bin_get(m, index, reserve->type, reserve->size);
         unsigned missing = !bin ? 0 : count_missing_objects(m, index, bin->class);
         far_mutex_unlock(&m->lock);
-        if (bin && bin->class->is_large)
-            return far_fail(FAR_ERR_INVALID, "a reserve of %llu bytes is larger than a block",
-                            (unsigned long long)reserve->size);
         if (!bin || missing == 0)
             return !bin ? far_fail(FAR_ERR_NO_MEMORY, "no local memory for a reserve") : 0;
         uint64_t item;

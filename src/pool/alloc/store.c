@@ -2,13 +2,14 @@
  * sessions. No function here executes verbs; each runs under the locks that store.h names. */
 #include "pool/alloc/store.h"
 #include "base/error.h"
-#include "base/grow.h"
+#include "base/pages.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAGAZINE_BYTES 2048 /* bytes that a magazine takes from the store at once */
+#define RETURNS_BYTES  (16u << 10) /* bytes of the list of pending returns before it is enlarged */
 
 const far_type far_pool_type = {.name = "pool", .align = 64};
 
@@ -66,10 +67,8 @@ far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t siz
     c->type = type;
     c->size = size;
     c->stable = stable;
-    c->is_large = far_size_is_large(store_geometry(s), size);
     uint64_t quantum = size >= MAGAZINE_BYTES ? 1 : MAGAZINE_BYTES / size;
     c->quantum = quantum < FAR_MAGAZINE_OBJECTS ? (unsigned)quantum : FAR_MAGAZINE_OBJECTS;
-    c->footprint = c->is_large ? far_large_blocks(store_geometry(s), size) * store_geometry(s)->block_bytes : size;
     atomic_init(&c->info, uid == 0 ? &far_pool_type : NULL);
     find_open_index(s, c);
     c->next = *bucket;
@@ -279,10 +278,10 @@ bool far_owned_block_load_slabs(far_store *s, far_owned_block *block, const uint
 
 /* ---- Objects ---- */
 
-/* Returns the own slab in which the object is counted. Returns NULL if the object is remote or large, or if its index
+/* Returns the own slab in which the object is counted. Returns NULL if the object is remote, or if its index
  * was dropped and its pages belong to a slab of another class now. */
 static far_slab *find_counting_slab(const far_store *s, const far_class *class, far_addr addr) {
-    far_slab *slab = class->is_large ? NULL : far_slab_at(s, addr);
+    far_slab *slab = far_slab_at(s, addr);
     return slab && slab->class == class ? slab : NULL;
 }
 
@@ -309,14 +308,23 @@ void far_store_set_black(far_store *s, far_addr addr) {
 }
 
 
+static bool enlarge_returns(far_store *s) {
+    const size_t bytes = s->return_capacity * sizeof(*s->returns);
+    void *larger = s->returns ? far_pages_enlarge(s->returns, bytes, 2 * bytes) : far_pages_alloc(RETURNS_BYTES);
+    if (!larger)
+        return false;
+    s->returns = larger;
+    s->return_capacity = bytes ? 2 * s->return_capacity : RETURNS_BYTES / sizeof(*s->returns);
+    return true;
+}
+
+
 /* If there is no local memory for the list, the object leaks; a later collection frees it. */
 void far_store_queue_return(far_store *s, far_class *class, far_addr addr) {
-    far_pending_return *leaving = far_grow(s->returns, s->return_count, sizeof(*leaving));
-    if (!leaving)
+    if (s->return_count == s->return_capacity && !enlarge_returns(s))
         return;
-    s->returns = leaving;
     s->returns[s->return_count++] = (far_pending_return){addr, class};
-    s->return_bytes += class->footprint;
+    s->return_bytes += class->size;
 }
 
 
@@ -358,7 +366,7 @@ void far_store_add_free(far_store *s, far_class *class, far_addr addr, uint64_t 
     /* the block is own, but the slab of the object is another one, because the index of the object was dropped */
     if (far_address_is_own(s, addr))
         return;
-    if (class->is_large || s->walk || pin <= s->observed_epoch) {
+    if (s->walk || pin <= s->observed_epoch) {
         far_store_queue_return(s, class, addr);
         return;
     }
@@ -370,7 +378,7 @@ void far_store_add_free(far_store *s, far_class *class, far_addr addr, uint64_t 
 void far_magazine_add(far_memory *m, far_class *class, far_addr addr, uint64_t pin) {
     far_store *s = m->store;
     uint32_t number = 0;
-    far_bin *bin = class->is_large ? NULL : far_bin_of_class(m, class);
+    far_bin *bin = far_bin_of_class(m, class);
     far_items *magazine = !bin ? NULL : &bin->magazine[far_addr_node(addr)];
     far_slab *slab = find_counting_slab(s, class, addr);
     bool may = slab ? find_handed_out_object(s, slab, addr, &number)
@@ -462,7 +470,7 @@ static far_bin *find_or_create_bin(far_memory *m, far_index *index, unsigned typ
     if (index && type >= index->kind->type_count)
         return NULL;
     const far_type *info = index ? &index->kind->types[type] : &far_pool_type;
-    uint64_t rounded = far_size_class(size, info->align);
+    uint64_t rounded = far_size_class(store_geometry(m->store), size, info->align);
     uint32_t uid = index ? index->uid : 0;
     if (rounded == 0 || type > 0x3f)
         return NULL;
@@ -514,18 +522,8 @@ void far_memory_visit(far_store *s, far_memory *m, const far_visit *v) {
     for (unsigned i = 0; (v->in_magazine || v->headroom) && i < FAR_BINS; i++)
         for (far_bin *b = m->bins[i]; b; b = b->next)
             visit_magazines(s, m, b, v);
-    for (unsigned i = 0; v->retired && i < FAR_QUEUES_MAX; i++) {
-        far_queue *q = &m->queues[i];
-        size_t kept = 0;
-        for (size_t at = 0; at < q->count; at++) {
-            far_retired item = q->items[(q->first + at) & (q->capacity - 1)];
-            if (v->retired(s, &item, v->ctx))
-                q->items[(q->first + kept++) & (q->capacity - 1)] = item;
-            else
-                m->retired_bytes -= item.class->footprint;
-        }
-        q->count = kept;
-    }
+    if (v->retired)
+        far_queues_visit(m, v->retired, v->ctx);
     for (uint32_t i = 0; v->session_owned && i < m->session_owned_count; i++)
         v->session_owned(s, &m->session_owned[i], v->ctx);
 }
@@ -547,14 +545,21 @@ void far_store_visit(far_store *s, const far_visit *visit) {
 }
 
 
+static void queue_return_of_list(far_store *s, far_class *class, far_items *list) {
+    while (list->count > 0) {
+        far_store_queue_return(s, class, list->items[--list->count]);
+        s->remote_bytes -= class->size;
+    }
+    free(list->items);
+    *list = (far_items){0};
+}
+
+
 void far_remote_lists_queue_return(far_store *s) {
     for (unsigned i = 0; s->remote_bytes > 0 && i < FAR_BINS; i++)
         for (far_class *c = s->classes[i]; c; c = c->next)
             for (unsigned n = 0; n < store_geometry(s)->nodes; n++)
-                while (c->on_node[n].remote.count > 0) {
-                    far_store_queue_return(s, c, c->on_node[n].remote.items[--c->on_node[n].remote.count]);
-                    s->remote_bytes -= c->size;
-                }
+                queue_return_of_list(s, c, &c->on_node[n].remote);
     assert(s->remote_bytes == 0);
 }
 

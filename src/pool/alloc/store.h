@@ -7,7 +7,7 @@
  * Terms:
  *
  *     own object      an object in a block that this handle owns
- *     remote object   an object in any other block; large objects are remote for every handle
+ *     remote object   an object in any other block
  *     in the store    an own object that is free and is in no session's list; its bit in far_slab.in_store is set
  *     returned        a free object whose bit in the free bitmap in far memory is set, so that the owner of the block
  *                     may reuse the object
@@ -88,11 +88,9 @@ struct far_class {
     uint32_t uid; /* number of the index, 0 for the pool's own objects */
     unsigned type;
     uint64_t size;
-    uint64_t footprint; /* bytes of far memory per object: for a large object its blocks, else `size` */
     /* number of objects that a magazine takes from the store at once; it has room for twice as many */
     unsigned quantum;
     bool stable;   /* the memory of its objects is reused only for the same class while the index exists (alloc.h) */
-    bool is_large; /* objects of this class occupy whole blocks, without a slab */
     _Atomic(const far_type *) info; /* NULL until the index is opened in this handle for the first time */
     _Atomic(far_index *) index;     /* NULL while the index is not open here; written under the store's lock */
     far_class *next;                /* next entry in the same hash bucket */
@@ -113,8 +111,7 @@ struct far_owned_block {
     far_owned_block *next, **link;   /* links of one of the two lists far_store.blocks */
 };
 
-/* A pending return: a free remote object that must be returned to the owner of its block (or, if it is large, freed).
- */
+/* A pending return: a free remote object that must be returned to the owner of its block. */
 typedef struct far_pending_return {
     far_addr addr;
     far_class *class;
@@ -128,10 +125,20 @@ typedef struct far_retired {
     uint64_t ready; /* the first epoch in which the object may be reused */
 } far_retired;
 
-/* A ring of retired objects; its capacity is a power of two. */
+/* A part of a queue. Its memory comes from the operating system directly, so the process does not keep it when the
+ * queue becomes shorter. */
+typedef struct far_retired_chunk {
+    struct far_retired_chunk *next;
+    uint32_t begin, end; /* the chunk contains items[begin] up to items[end - 1] */
+    far_retired items[];
+} far_retired_chunk;
+
+#define FAR_CHUNK_BYTES (64u << 10)
+#define FAR_CHUNK_ITEMS ((FAR_CHUNK_BYTES - sizeof(far_retired_chunk)) / sizeof(far_retired))
+
+/* A queue of retired objects: a list of chunks, none of which is empty. */
 typedef struct far_queue {
-    far_retired *items;
-    size_t first, count, capacity;
+    far_retired_chunk *first, *last; /* NULL if the queue is empty */
 } far_queue;
 
 #define FAR_QUEUES_MAX 16 /* queues per session: one for each number of extra epochs that a type waits */
@@ -184,6 +191,7 @@ typedef struct far_memory {
 
     /* Retired objects */
     far_queue queues[FAR_QUEUES_MAX];
+    far_retired_chunk *spare_chunk; /* one empty chunk for the next queue that needs one, or NULL */
     uint64_t retired_bytes;
     uint64_t epoch_requested;       /* the epoch in which this session last requested the next epoch */
     uint64_t retired_since_request; /* bytes that this session has retired since that request */
@@ -236,12 +244,12 @@ typedef struct far_store {
     far_addr invalid_free;
     uint64_t store_bytes;        /* bytes of all own objects that are in the store */
     uint64_t remote_bytes;       /* bytes of all remote objects in the lists far_class_on_node.remote */
-    far_pending_return *returns; /* the list of pending returns */
-    size_t return_count;
+    /* the list of pending returns, in memory of base/pages.h; NULL if its capacity is 0 */
+    far_pending_return *returns;
+    size_t return_count, return_capacity;
     /* bytes of the pending returns, and of the returns that a task is executing now */
     uint64_t return_bytes;
     far_items dropped_uids;      /* indexes that this handle dropped; their memory in unowned blocks is not freed yet */
-    far_items large_being_wiped; /* addresses of large objects that tasks of this handle are wiping now */
 
     /* Block work. Only the task that is in the store (far_store_enter) uses these fields. */
     far_task *block_task;
@@ -546,27 +554,30 @@ typedef enum {
 int far_blocks_release(far_task *t, far_release_scope which);
 
 /* Called after a session was lost and is fenced. Adds blocks to the store that this handle owns according to the block
- * table, but that the store does not contain, and finishes the wiping of large objects that the session began. */
+ * table, but that the store does not contain. */
 int far_blocks_recover_unknown(far_task *t);
 
-/* The functions for returning objects and freeing large objects do not require that the caller is in the store. */
-
-/* Returns objects of slabs to the owners of their blocks by setting their free bits. Sorts the array. */
+/* Returns objects to the owners of their blocks by setting their free bits. Sorts the array. The caller need not be in
+ * the store. */
 int far_free_bits_add(far_task *t, far_pending_return *objects, size_t count);
-/* Frees the large object at `head`. `word` is word 0 of its block entry. Returns 0 if another client freed it first. */
-int far_store_free_large(far_task *t, far_block_id head, uint64_t word);
 
 /* ---- retire.c ---- */
 
 /* Appends a retired object to the session's queue for its type. The caller holds the session's lock. */
 void far_queue_add(far_memory *m, far_retired item);
+/* Calls `stays` for each retired object of the session, and removes the objects for which it returns false. The caller
+ * holds both locks. */
+void far_queues_visit(far_memory *m, bool (*stays)(far_store *s, const far_retired *item, void *ctx), void *ctx);
+/* Moves all retired objects of a session to the queues of another session of the handle, without copying them. The
+ * caller holds the locks of both sessions. */
+void far_queues_hand_over(far_memory *from, far_memory *to);
+/* Frees the memory of the session's queues. Objects that are still in them leak. */
+void far_queues_free(far_memory *m);
 /* Makes some retired objects of the session free, if their epoch has come. Returns their number. */
 int far_reclaim_session(far_task *t, far_memory *m);
-/* Makes all retired objects of all sessions free that have reached their epoch. Large objects become pending returns.
- */
+/* Makes all retired objects of all sessions free that have reached their epoch. */
 void far_reclaim_all(far_task *t);
-/* Executes the pending returns, which sets the free bits of objects in slabs and frees large objects. Returns 0 or an
- * error. */
+/* Executes the pending returns, which sets the free bits of the objects. Returns 0 or an error. */
 int far_returns_flush(far_task *t);
 /* Returns whether any session holds an object that was retired under a pin up to that epoch. With `remote_only` only
  * remote objects count. */

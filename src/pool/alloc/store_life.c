@@ -1,6 +1,7 @@
 /* The life of the store: it is opened and freed with its handle, and sessions join and leave it. Also the latch that
  * admits one task at a time to block work (far_store_enter), and saving the batch of a task. */
 #include "base/error.h"
+#include "base/pages.h"
 #include "pool/alloc/store.h"
 #include "task/latch.h"
 
@@ -67,8 +68,7 @@ static void free_store(far_store *s) {
                 free(c->on_node[n].remote.items);
             free(c);
         }
-    free(s->returns);
-    free(s->large_being_wiped.items);
+    far_pages_free(s->returns, s->return_capacity * sizeof(*s->returns));
     free(s->dropped_uids.items);
     free(s->owned_blocks);
     free(s->free_from);
@@ -137,14 +137,6 @@ int far_memory_open(far_session *session) {
 }
 
 
-/* A callback for far_visit.retired that moves a retired object to the queues of the handle's system session. */
-static bool move_to_system_session(far_store *s, const far_retired *item, void *ctx) {
-    (void)s;
-    far_queue_add(ctx, *item);
-    return false;
-}
-
-
 void far_memory_close(far_session *session) {
     far_memory *m = session->memory;
     if (!m)
@@ -164,10 +156,9 @@ void far_memory_close(far_session *session) {
     far_mutex_lock(&m->lock);
     far_session_owned_free(m, true);
     pthread_mutex_lock(&s->lock);
-    far_memory_visit(s, m,
-                     &(far_visit){.in_magazine = far_item_to_store,
-                                  .retired = own_memory ? move_to_system_session : NULL,
-                                  .ctx = own_memory});
+    far_memory_visit(s, m, &(far_visit){.in_magazine = far_item_to_store});
+    if (own_memory)
+        far_queues_hand_over(m, own_memory);
     assert(m->session_owned_count == 0 && m->reserve_objects == 0 && !m->filler);
     pthread_mutex_unlock(&s->lock);
     far_mutex_unlock(&m->lock);
@@ -183,8 +174,7 @@ void far_memory_close(far_session *session) {
                 free(b->magazine[n].items);
             free(b);
         }
-    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++)
-        free(m->queues[i].items);
+    far_queues_free(m);
     free(m->session_owned);
     free(m->reserve_states);
     free(m);

@@ -51,8 +51,6 @@ static bool add_block_bytes(void *ctx, far_block_id id, const uint64_t *entry) {
     (void)id;
     if (state.kind == FAR_BLOCK_FREE)
         s->free += s->pool->geometry.block_bytes;
-    else if (state.kind == FAR_BLOCK_LARGE_HEAD && s->each)
-        s->each(s->ctx, state.uid, state.length * s->pool->geometry.block_bytes);
     return far_block_has_slabs(entry[0]);
 }
 
@@ -96,8 +94,6 @@ typedef struct block_check {
     bool at_rest;
     /* a cache of owner words that were found to be valid, indexed by the owner's id modulo OWNERS */
     uint64_t owned[OWNERS];
-    far_block_id head;  /* the head block of the last large object that was checked */
-    uint64_t head_word; /* word 0 of the entry of the block `head` */
     char problem[160];
 } block_check;
 
@@ -146,42 +142,13 @@ static int check_owner(block_check *c, const far_block_state *s) {
 }
 
 
-static int check_slabs(block_check *c, const far_tables *b, const far_block_state *s) {
+static int check_slabs(block_check *c, const far_tables *b) {
     if (!far_pages_are_sound(c->g, b->pages))
         return PROBLEM(c, "its page words are damaged");
     for (unsigned p = 0; !far_block_has_slabs(b->entry[0]) && p < FAR_BLOCK_PAGES; p++)
         if (b->pages[p] != 0)
-            return PROBLEM(c, "%s, but page %u is in use",
-                           s->kind == FAR_BLOCK_FREE ? "free" : "part of a large object", p);
+            return PROBLEM(c, "free, but page %u is in use", p);
     return check_free_bits(c, b);
-}
-
-
-/* Checks that a large object fits the node, that its extents follow the head, and that every extent has a head. Blocks
- * are checked in order, so the head is known when an extent is checked. An owned block with a length is a large object
- * that is being made or undone. */
-static int check_large_object(block_check *c, far_block_id id, const far_block_state *s) {
-    uint32_t before = id.node == c->head.node ? id.index - c->head.index : 0;
-    int err = 0;
-    if ((s->kind == FAR_BLOCK_LARGE_HEAD || s->kind == FAR_BLOCK_WIPING) &&
-        (s->length == 0 || s->length > c->g->node[id.node].blocks - id.index))
-        return PROBLEM(c, "a large object of %u blocks does not fit the node", s->length);
-    if (s->kind == FAR_BLOCK_EXTENT && (s->length == 0 || s->length > id.index))
-        return PROBLEM(c, "part of a large object that begins before the node");
-    if (s->kind == FAR_BLOCK_EXTENT && s->length != before) {
-        c->head = (far_block_id){id.node, id.index - s->length};
-        err = far_read_word(c->t, far_block_entry(c->g, c->head), &c->head_word);
-        before = s->length;
-    }
-    far_block_state head = far_block_unpack(c->head_word);
-    bool is_head = head.kind == FAR_BLOCK_LARGE_HEAD || head.kind == FAR_BLOCK_WIPING || head.kind == FAR_BLOCK_OWNED;
-    bool inside = before > 0 && before < head.length;
-    if (err == 0 && s->kind == FAR_BLOCK_EXTENT && !(is_head && inside))
-        return PROBLEM(c, "part of a large object, but block %u does not begin one of that length", c->head.index);
-    if (err == 0 && s->kind != FAR_BLOCK_EXTENT && s->kind != FAR_BLOCK_OWNED && head.kind == FAR_BLOCK_LARGE_HEAD &&
-        inside)
-        return PROBLEM(c, "not part of the large object that begins at block %u", c->head.index);
-    return err;
 }
 
 
@@ -192,18 +159,14 @@ static int check_block_once(block_check *c, const far_tables *b) {
     far_block_state s = far_block_unpack(word);
     if (s.kind >= FAR_BLOCK_KINDS || far_block_pack(&s) != word)
         return PROBLEM(c, "its state %#llx is invalid", (unsigned long long)word);
-    if (s.kind == FAR_BLOCK_OWNED || s.kind == FAR_BLOCK_WIPING)
+    if (s.kind == FAR_BLOCK_OWNED)
         err = check_owner(c, &s);
-    if (err == 0 && c->problem[0] == 0)
-        err = check_slabs(c, b, &s);
-    return err == 0 && c->problem[0] == 0 ? check_large_object(c, b->id, &s) : err;
+    return err == 0 && c->problem[0] == 0 ? check_slabs(c, b) : err;
 }
 
 
 static int recheck_block(block_check *c, far_tables *b, unsigned attempt) {
     int err = far_tables_reread(c->t, b, attempt);
-    if (err == 0)
-        err = far_read_word(c->t, far_block_entry(c->g, c->head), &c->head_word);
     return err < 0 ? err : check_block_once(c, b);
 }
 
@@ -214,15 +177,8 @@ static int check_block(far_task *t, void *ctx, far_tables *b) {
     int err = check_block_once(c, b);
     for (unsigned tries = 1; err == 0 && c->problem[0] != 0 && tries < FAR_TABLES_READS_MAX; tries++)
         err = recheck_block(c, b, tries);
-    if (err == 0 && c->problem[0] != 0) {
+    if (err == 0 && c->problem[0] != 0)
         far_report_problem(c->report, "block %u of node %u: %s", b->id.index, b->id.node, c->problem);
-        /* extents that follow count as belonging to this block, so that a damaged large object is reported only once */
-        c->head = b->id;
-        c->head_word = 0;
-    } else if (far_block_unpack(b->entry[0]).length > 0 && far_block_unpack(b->entry[0]).kind != FAR_BLOCK_EXTENT) {
-        c->head = b->id;
-        c->head_word = b->entry[0];
-    }
     return err;
 }
 

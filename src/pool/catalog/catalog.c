@@ -1,6 +1,6 @@
 /* The catalog (catalog.h): reading, creating, dropping and listing indexes. open_table.c contains opening and closing.
  *
- * A client that adds an index writes a new catalog object and publishes it by a CAS of the catalog word, under a pin.
+ * A client that adds an index writes new catalog objects and publishes them by a CAS of the catalog word, under a pin.
  * While the pin is held, the address in the catalog word cannot reappear with other content, because an object that was
  * reachable under a pin is not reused before the pin ends. Within one catalog object entries are only removed, and the
  * number in the catalog word counts the listed entries. So if the CAS finds the catalog word unchanged, the list is
@@ -28,9 +28,6 @@
 #define MET_SHORT_PAUSES 16u
 /* length of the later pauses; longer than WALK_PAUSE_TICKS, so that a running drop renews its mark in between */
 #define MET_PAUSE_TICKS 64u
-/* number of ticks for which the task that waits for another client's drop waits for two epochs, which prove that no
- * operation is running under the drop mark */
-#define MET_EPOCH_TICKS 10000u
 
 _Static_assert(MET_PAUSE_TICKS >= 4 * WALK_PAUSE_TICKS,
                "a running drop renews its mark between two reads of a waiting client");
@@ -68,44 +65,59 @@ static uint64_t extend_hash(uint64_t check, const far_catalog_entry *entry) {
 }
 
 
-/* Removes dropped entries from the view, and checks the hash. */
-static int keep_listed_entries(far_catalog_view *view) {
-    uint64_t check = 0;
-    for (unsigned i = 0; i < view->head.entries; i++) {
-        far_catalog_entry entry = view->entries[i];
+/* Adds the entries of the catalog object at `addr` to the view, without dropped ones, and checks the hash. */
+static int keep_listed_entries(far_catalog_view *view, far_addr addr, const far_catalog_head *head,
+                               const far_catalog_entry *entries) {
+    uint64_t check = head->next;
+    for (unsigned i = 0; i < head->entries; i++) {
+        far_catalog_entry entry = entries[i];
         bool gone = far_catalog_word_addr(entry.record) == (entry.record ^ FAR_CATALOG_DROPPED);
         entry.record ^= gone ? FAR_CATALOG_DROPPED : 0;
         check = extend_hash(check, &entry);
-        entry.place = i;
+        entry.addr = addr + sizeof(*head) + i * sizeof(entry);
         if (!gone)
             view->entries[view->count++] = entry;
     }
-    return check == view->head.check ? 0 : fail_corrupt("its entries do not match their hash");
+    return check == head->check ? 0 : fail_corrupt("its entries do not match their hash");
+}
+
+
+static int fail_no_memory(void) {
+    return far_fail(FAR_ERR_NO_MEMORY, "not enough local memory to read or change the catalog");
+}
+
+
+/* Adds the catalog object at `addr` to the view. Sets *next to the address of the next object of the chain, or 0. */
+static int read_catalog_object(far_task *t, far_catalog_view *view, far_addr addr, far_addr *next) {
+    far_catalog_head head;
+    far_read(t, addr, &head, sizeof(head));
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    if (head.magic != FAR_CATALOG_MAGIC || head.entries - 1 >= FAR_CATALOG_ENTRIES_MAX ||
+        view->objects == FAR_CATALOG_OBJECTS_MAX)
+        return fail_corrupt("its head is not valid");
+    const uint64_t bytes = head.entries * sizeof(far_catalog_entry);
+    far_catalog_entry *listed = far_scratch(t, view->count * sizeof(*listed) + bytes), *added = far_scratch(t, bytes);
+    if (!listed || !added)
+        return fail_no_memory();
+    if (view->count)
+        memcpy(listed, view->entries, view->count * sizeof(*listed));
+    view->entries = listed;
+    view->chain[view->objects++] = (far_catalog_object){addr, head.entries};
+    far_read(t, addr + sizeof(head), added, bytes);
+    err = far_wait(t);
+    *next = head.next;
+    return err < 0 ? err : keep_listed_entries(view, addr, &head, added);
 }
 
 
 static int read_current_catalog(far_task *t, far_catalog_view *view) {
     *view = (far_catalog_view){0};
     int err = far_read_word(t, catalog_word(), &view->word);
-    if (err < 0 || view->word == 0)
-        return err;
-    far_addr addr = far_catalog_word_addr(view->word);
-    far_read(t, addr, &view->head, sizeof(view->head));
-    if ((err = far_wait(t)) < 0)
-        return err;
-    if (view->head.magic != FAR_CATALOG_MAGIC || view->head.entries - 1 >= FAR_CATALOG_ENTRIES_MAX)
-        return fail_corrupt("its head is not valid");
-    view->entries = far_scratch(t, view->head.entries * sizeof(*view->entries));
-    if (!view->entries)
-        return far_fail(FAR_ERR_NO_MEMORY, "not enough local memory to read or change the catalog");
-    far_read(t, addr + sizeof(view->head), view->entries, view->head.entries * sizeof(*view->entries));
-    err = far_wait(t);
-    return err < 0 ? err : keep_listed_entries(view);
-}
-
-
-static far_addr entry_addr(const far_catalog_view *view, const far_catalog_entry *entry) {
-    return far_catalog_word_addr(view->word) + sizeof(far_catalog_head) + entry->place * sizeof(*entry);
+    for (far_addr addr = far_catalog_word_addr(view->word); err == 0 && addr != 0;)
+        err = read_catalog_object(t, view, addr, &addr);
+    return err;
 }
 
 
@@ -117,9 +129,8 @@ static int swap_catalog_word(far_task *t, const far_catalog_view *view, uint64_t
     int err = far_cas_word(t, catalog_word(), view->word, word, &old);
     if (err < 0 || old != view->word)
         return err;
-    if (view->word && far_catalog_word_addr(word) != far_catalog_word_addr(view->word))
-        far_retire(t, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view->word),
-                   far_catalog_bytes(view->head.entries));
+    for (unsigned i = 0; far_catalog_word_addr(word) != far_catalog_word_addr(view->word) && i < view->objects; i++)
+        far_retire(t, NULL, FAR_POOL_TYPE_CATALOG, view->chain[i].addr, far_catalog_bytes(view->chain[i].entries));
     return 1;
 }
 
@@ -227,39 +238,73 @@ int far_catalog_wait_for_drop(far_task *t, far_mark_history *met, unsigned attem
         return 0;
     }
     far_sleep(t, MET_PAUSE_TICKS * tick);
-    int late = far_wait_epochs_until(t, 2, far_now(t) + MET_EPOCH_TICKS * tick);
+    int late = far_wait_epochs_until(t, 2, far_stall_deadline(t));
     if (late < 0)
         return late;
+    t->pin_sparing = FAR_SPARE_NEXT_PIN; /* the operation must read the mark again before it fails */
     *met = late ? (far_mark_history){.unproven = met->mark} : (far_mark_history){.abandoned = met->mark};
     return 0;
 }
 
 
-/* Publishes a new catalog object with one entry more. Returns 1 if it was published, 0 if another client was faster. */
-static int publish_longer_catalog(far_task *t, const far_catalog_view *view, const far_catalog_entry *added) {
-    const unsigned count = view->count + 1;
+/* Writes a catalog object with these entries. Sets *addr to its address. */
+static int write_catalog_object(far_task *t, const far_catalog_entry *entries, unsigned count, far_addr next,
+                                far_addr *addr) {
     const uint64_t bytes = far_catalog_bytes(count);
     far_object object;
     far_catalog_head *head = far_scratch(t, bytes);
-    int err = head ? far_alloc(t, NULL, FAR_POOL_TYPE_CATALOG, bytes, 0, 0, &object)
-                   : far_fail(FAR_ERR_NO_MEMORY, "not enough local memory to read or change the catalog");
+    int err = head ? far_alloc(t, NULL, FAR_POOL_TYPE_CATALOG, bytes, 0, 0, &object) : fail_no_memory();
     if (err < 0)
         return err;
-    *head = (far_catalog_head){.magic = FAR_CATALOG_MAGIC, .entries = count};
-    far_catalog_entry *entries = (far_catalog_entry *)(head + 1);
+    *head = (far_catalog_head){.magic = FAR_CATALOG_MAGIC, .entries = count, .check = next, .next = next};
+    far_catalog_entry *to = (far_catalog_entry *)(head + 1);
     for (unsigned i = 0; i < count; i++) {
-        entries[i] = i < view->count ? view->entries[i] : *added;
-        entries[i].place = 0;
-        head->check = extend_hash(head->check, &entries[i]);
+        to[i] = entries[i];
+        to[i].addr = 0;
+        head->check = extend_hash(head->check, &to[i]);
     }
+    *addr = object.addr;
     far_write(t, object.addr, head, bytes);
-    if ((err = far_wait(t)) < 0)
-        return err;
+    return far_wait(t);
+}
+
+
+static void free_chain(far_task *t, const far_catalog_object *chain, unsigned objects) {
+    for (unsigned i = 0; i < objects; i++)
+        far_free(t, NULL, FAR_POOL_TYPE_CATALOG, chain[i].addr, far_catalog_bytes(chain[i].entries));
+}
+
+
+/* Publishes a new chain of catalog objects with one entry more. Returns 1 if it was published, 0 if another client was
+ * faster. */
+static int publish_longer_catalog(far_task *t, const far_catalog_view *view, const far_catalog_entry *added) {
+    const unsigned count = view->count + 1;
+    far_catalog_object chain[FAR_CATALOG_OBJECTS_MAX];
+    unsigned objects = 0;
+    far_addr first = 0;
+    far_catalog_entry *entries = far_scratch(t, count * sizeof(*entries));
+    if (!entries)
+        return fail_no_memory();
+    if (view->count)
+        memcpy(entries, view->entries, view->count * sizeof(*entries));
+    entries[view->count] = *added;
+    /* the chain is written from its end, because each object contains the address of the next one */
+    for (unsigned end = count; end > 0;) {
+        const unsigned in_this = (end - 1) % FAR_CATALOG_ENTRIES_MAX + 1;
+        end -= in_this;
+        int err = write_catalog_object(t, entries + end, in_this, first, &first);
+        if (err < 0) {
+            if (err == FAR_ERR_NO_MEMORY)
+                free_chain(t, chain, objects);
+            return err;
+        }
+        chain[objects++] = (far_catalog_object){first, in_this};
+    }
     far_point(t, "catalog:swap_word");
-    err = swap_catalog_word(t, view, far_catalog_word(object.addr, count));
+    int err = swap_catalog_word(t, view, far_catalog_word(first, count));
     if (err == 0) {
         far_count_retry(t);
-        far_free(t, NULL, FAR_POOL_TYPE_CATALOG, object.addr, bytes);
+        free_chain(t, chain, objects);
     }
     return err;
 }
@@ -283,7 +328,7 @@ static int add_to_catalog(far_task *t, const char *name, const far_catalog_entry
         int err = check_name_is_free(t, name, &view);
         if (err < 0)
             return err;
-        if (view.count == FAR_CATALOG_ENTRIES_MAX)
+        if (view.count == FAR_INDEXES_MAX)
             return far_fail(FAR_ERR_NO_MEMORY, "the catalog is full: drop an index first");
         if ((err = publish_longer_catalog(t, &view, added)) != 0)
             return err < 0 ? err : 0;
@@ -303,7 +348,7 @@ static int remove_from_catalog(far_task *t, uint32_t uid) {
         int err = far_catalog_read(t, &view);
         const far_catalog_entry *entry = err < 0 ? NULL : far_catalog_find_uid(&view, uid);
         if (entry)
-            err = far_cas_word(t, entry_addr(&view, entry), entry->record, entry->record | FAR_CATALOG_DROPPED, &old);
+            err = far_cas_word(t, entry->addr, entry->record, entry->record | FAR_CATALOG_DROPPED, &old);
         if (err < 0 && flagged)
             /* The next client that reads the catalog completes this drop, but does not free the memory of the index.
              * Therefore a collection is requested. */
@@ -423,6 +468,8 @@ int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind
     if (options)
         strncpy(made->options_text, options, FAR_OPTIONS_TEXT_MAX);
     err = far_index_options_parse(kind, options, made->options);
+    if (err >= 0)
+        err = far_index_options_check_sizes(far_task_pool(t), made->options);
     bool opened = false;
     if (err >= 0 && (err = build_index(t, &view, made)) >= 0) {
         opened = true;
@@ -650,13 +697,13 @@ int far_catalog_check_numbers(far_task *t, bool repair, far_report *report) {
 }
 
 
-/* Reports the catalog object and the records as linked. */
+/* Reports the catalog objects and the records as linked. */
 static int report_catalog_objects(far_task *t, far_walk *walk) {
     far_catalog_view view;
     int err = far_catalog_read(t, &view);
-    if (err >= 0 && view.word)
-        err = far_walk_object(walk, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view.word),
-                              far_catalog_bytes(view.head.entries));
+    for (unsigned i = 0; err >= 0 && i < view.objects; i++)
+        err = far_walk_object(walk, NULL, FAR_POOL_TYPE_CATALOG, view.chain[i].addr,
+                              far_catalog_bytes(view.chain[i].entries));
     for (unsigned i = 0; err >= 0 && i < view.count; i++) {
         far_index_record record;
         far_mark_history met = {0};

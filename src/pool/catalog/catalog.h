@@ -1,7 +1,7 @@
-/* The catalog: the named indexes of a pool. The catalog object lists {record address, name hash, uid} of each index. A
- * record contains name, kind, options and secret of an index and the address of its root object; it is written before
- * the index is listed. A client that adds an index writes a longer catalog object and publishes it by a CAS of the
- * catalog word on node 0. A client that drops an index sets a flag in its entry.
+/* The catalog: the named indexes of a pool. A chain of catalog objects lists {record address, name hash, uid} of each
+ * index. A record contains name, kind, options and secret of an index and the address of its root object; it is written
+ * before the index is listed. A client that adds an index writes a longer chain and publishes it by a CAS of the catalog
+ * word on node 0. A client that drops an index sets a flag in its entry.
  *
  * Opening an index: the handle writes the uid into its table of open indexes, waits for the WRITE, and then reads the
  * record and the catalog again. Dropping an index: the client sets the drop mark in the record by CAS (owner.h format

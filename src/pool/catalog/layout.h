@@ -2,8 +2,10 @@
  *
  *     catalog word            (node 0) address of the current catalog object 48 bits | number of listed indexes << 48;
  *                             0 if there is no index
- *     catalog object          head {magic, entries, check} and entries {record, name hash, uid}. Constant, but a
- *                             drop sets the flag FAR_CATALOG_DROPPED of its entry by CAS.
+ *     catalog object          head {magic, entries, check, next} and at most FAR_CATALOG_ENTRIES_MAX entries {record,
+ *                             name hash, uid}. A longer list is a chain of catalog objects: `next` is the address of
+ *                             the following one, or 0. Constant, but a drop sets the flag FAR_CATALOG_DROPPED of its
+ *                             entry by CAS.
  *     record                  description of an index; constant except for its drop mark and its count of keys
  *     drop mark               0, or the session that is dropping the index (pool/format/owner.h)
  *                             | number 26 bits << 38, a new one for each pin of the drop
@@ -33,16 +35,16 @@ typedef struct far_catalog_entry {
     uint64_t record; /* address of the record; or'ed with FAR_CATALOG_DROPPED if the index was dropped */
     uint64_t name_hash;
     uint32_t uid, unused;
-    uint64_t place; /* 0 in far memory; in a view, the position of the entry in the catalog object */
+    uint64_t addr; /* 0 in far memory; in a view, the address of the entry */
 } far_catalog_entry;
 
 #define FAR_CATALOG_DROPPED (0x6f6eull << 48) /* flag of a dropped index, or'ed to the address of the record */
 
 typedef struct far_catalog_head {
     uint64_t magic;
-    uint64_t entries;
-    uint64_t check; /* hash of the entries without their flags */
-    uint64_t unused;
+    uint64_t entries; /* number of entries of this object, at least 1 */
+    uint64_t check;   /* hash of `next` and of the entries without their flags */
+    uint64_t next;    /* address of the next catalog object of the chain, or 0 */
 } far_catalog_head;
 
 typedef struct far_index_record {
@@ -62,9 +64,13 @@ _Static_assert(sizeof(far_catalog_entry) == 32 && sizeof(far_catalog_head) == 32
 _Static_assert(sizeof(far_index_record) == 672 && sizeof(far_index_record) % FAR_GRANULE == 0, "no padding");
 _Static_assert(offsetof(far_index_record, mark) == 8, "the mark is a word");
 
-#define FAR_CATALOG_ENTRIES_MAX 32000 /* limit, so that one verb can write the object */
-_Static_assert(sizeof(far_catalog_head) + FAR_CATALOG_ENTRIES_MAX * sizeof(far_catalog_entry) < FAR_VERB_BYTES_MAX,
-               "one verb");
+#define FAR_CATALOG_ENTRIES_MAX 1000 /* most entries of one catalog object, so that the object fits into a block */
+#define FAR_CATALOG_OBJECTS_MAX 32   /* most objects of the chain, so that the catalog word can count the entries */
+#define FAR_INDEXES_MAX         (FAR_CATALOG_ENTRIES_MAX * FAR_CATALOG_OBJECTS_MAX)
+_Static_assert(sizeof(far_catalog_head) + FAR_CATALOG_ENTRIES_MAX * sizeof(far_catalog_entry) <=
+                   FAR_BLOCK_BYTES_MIN / 2,
+               "a catalog object fits into half of the smallest block");
+_Static_assert(FAR_INDEXES_MAX < 1 << 16, "the catalog word contains the number of indexes");
 
 
 static inline uint64_t far_catalog_word(far_addr addr, unsigned listed) {
@@ -82,9 +88,9 @@ static inline uint64_t far_catalog_bytes(uint64_t entries) {
 }
 
 
-#define FAR_OPEN_TABLE_USER  (1ull << 32)
+#define FAR_OPEN_TABLE_USER   (1ull << 32)
 #define FAR_OPEN_TABLE_INLINE (1ull << 63)
-#define FAR_OPEN_TABLE_BYTES (FAR_OPEN_TABLE_MAX * 8ull + sizeof(far_status_record))
+#define FAR_OPEN_TABLE_BYTES  (FAR_OPEN_TABLE_MAX * 8ull + sizeof(far_status_record))
 
 
 static inline far_addr far_status_record_of(far_addr table) {
@@ -102,10 +108,16 @@ static inline far_addr far_open_table_word_of(unsigned client) {
 }
 
 
+typedef struct far_catalog_object { /* a catalog object of a chain */
+    far_addr addr;
+    uint64_t entries;
+} far_catalog_object;
+
 /* The catalog as a task read it, in the task's scratch memory. */
 typedef struct far_catalog_view {
     uint64_t word;
-    far_catalog_head head;
+    unsigned objects; /* number of catalog objects in the chain */
+    far_catalog_object chain[FAR_CATALOG_OBJECTS_MAX];
     unsigned count;
     far_catalog_entry *entries; /* the entries that are listed, without dropped ones */
 } far_catalog_view;

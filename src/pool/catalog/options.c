@@ -1,8 +1,8 @@
 /* Parses, checks and describes the options of an index (options.h). */
 #include "pool/catalog/options.h"
-#include "pool/catalog/private_options.h"
 #include "base/error.h"
 #include "base/parse.h"
+#include "pool/catalog/private_options.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -196,4 +196,17 @@ const char *far_index_options_describe(const far_index_kind *kind, char *text, s
         used += (size_t)snprintf(text + used, size - used, "%-24s %s (%s)\n", value, def.help, range);
     }
     return text;
+}
+
+
+int far_index_options_check_sizes(const far_pool *pool, const int64_t values[FAR_OPTIONS_MAX]) {
+    /* a sixteenth of a block is left for what a kind stores with a pair */
+    const uint64_t pair = (uint64_t)values[FAR_OPTION_KEY_SIZE] + (uint64_t)values[FAR_OPTION_VALUE_SIZE],
+                   most = far_object_bytes_max(pool) / 16 * 15;
+    if (pair <= most)
+        return 0;
+    return far_fail(FAR_ERR_INVALID,
+                    "key_size and value_size: this pool stores pairs of at most %llu bytes; pools of 64 MiB and more "
+                    "store pairs of all sizes",
+                    (unsigned long long)most);
 }

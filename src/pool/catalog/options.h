@@ -9,6 +9,9 @@
  * with a text that names the option. */
 int far_index_options_parse(const far_index_kind *kind, const char *text, int64_t values[FAR_OPTIONS_MAX]);
 
+/* Returns FAR_ERR_INVALID if these options fix sizes of keys and values that do not fit into a block of the pool. */
+int far_index_options_check_sizes(const far_pool *pool, const int64_t values[FAR_OPTIONS_MAX]);
+
 /* Returns FAR_ERR_INVALID, with a text that names the option, if the text sets a private option (private_options.h) in
  * a process that may not do so. Called before an index is created; opening an index accepts private options. */
 int far_index_options_check_public(const far_index_kind *kind, const char *text);

@@ -80,11 +80,15 @@ static void unlock_state(far_epochs *epochs) {
 }
 
 
-static void raise_known_epoch(far_epochs *epochs, uint64_t epoch) {
+static void raise_known_epoch(far_task *t, uint64_t epoch) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
     uint64_t known = load_seq_cst(&epochs->known);
-    while (known < epoch && !atomic_compare_exchange_weak_explicit(&epochs->known, &known, epoch, memory_order_seq_cst,
-                                                                   memory_order_seq_cst))
-        ;
+    while (known < epoch)
+        if (atomic_compare_exchange_weak_explicit(&epochs->known, &known, epoch, memory_order_seq_cst,
+                                                  memory_order_seq_cst)) {
+            atomic_store_explicit(&epochs->known_since, far_now(t), memory_order_relaxed);
+            return;
+        }
 }
 
 
@@ -111,7 +115,7 @@ static int accept_epoch_word(far_task *t, uint64_t word, uint64_t known, uint64_
     if (*epoch < known)
         return far_fail(FAR_ERR_CORRUPT, "the global epoch decreased from %llu to %llu, so the superblock is damaged",
                         (unsigned long long)known, (unsigned long long)*epoch);
-    raise_known_epoch(&far_task_pool(t)->epochs, *epoch);
+    raise_known_epoch(t, *epoch);
     return 0;
 }
 
@@ -284,8 +288,11 @@ int far_pin_take_slow(far_task *t) {
         return t->lost ? t->lost : t->session->lost;
     if (t->rest_since)
         throttle_walk(t);
-    int err = t->patience ? advance_for_retry(t) : 0;
-    if (err < 0 || (t->patience && (err = far_stall_check(t)) < 0))
+    bool waits = (t->patience || far_stall_is_due(t)) && t->pin_sparing == FAR_SPARE_NO_PIN;
+    if (t->pin_sparing == FAR_SPARE_NEXT_PIN)
+        t->pin_sparing = FAR_SPARE_NO_PIN;
+    int err = waits ? advance_for_retry(t) : 0;
+    if (err < 0 || (waits && (err = far_stall_check(t)) < 0))
         return err;
     for (unsigned attempt = 0;;) {
         uint64_t epoch = load_seq_cst(&pool->epochs.current);
@@ -396,8 +403,10 @@ int far_epoch_read(far_task *t, uint64_t *epoch) {
 
 
 void far_epoch_request(far_pool *pool) {
-    if (atomic_fetch_add_explicit(&pool->epochs.requests, 1, memory_order_relaxed) == 0)
-        far_pool_wake(pool);
+    if (atomic_fetch_add_explicit(&pool->epochs.requests, 1, memory_order_relaxed) != 0)
+        return;
+    atomic_store_explicit(&pool->epochs.requested_since, far_host_now(pool->fabric->host), memory_order_relaxed);
+    far_pool_wake(pool);
 }
 
 
@@ -412,9 +421,12 @@ bool far_epoch_is_active(const far_pool *pool) {
  * the lock's holder is running (task/progress.h). */
 static int drive_epochs_pinned(far_task *t) {
     far_pin old = t->pin;
+    uint64_t waits_since = t->waits_since;
     t->pin = (far_pin){0, 0};
+    t->waits_since = 0; /* the new pin must not be refused, because the task may hold a lock */
     int err = drive_epochs(t), taken = far_pin_take(t);
     far_pin now = t->pin;
+    t->waits_since = waits_since;
     t->pin = old;
     far_pin_drop(t);
     t->pin = now;
@@ -429,6 +441,7 @@ static int wait_for_epoch(far_task *t, uint64_t epoch, uint64_t target, uint64_t
     bool own = t->session == pool->team.own;
     const uint64_t began = far_now(t);
     for (unsigned attempt = 0; epoch < target; attempt++) {
+        far_note_wait(t);
         if (far_now(t) >= time)
             return 1;
         if (own && atomic_load_explicit(&pool->stopping, memory_order_relaxed))
@@ -473,23 +486,14 @@ static int wait_for_next_pinned(far_task *t, uint64_t time) {
 }
 
 
-/* Called after the epoch has not advanced for `ns`. Returns 0 if the stalled client was evicted or made progress, so
- * the caller may continue to wait, or FAR_ERR_BUSY. */
-static int resolve_stall_pinned(far_task *t, uint64_t ns) {
-    far_stalled_client b;
-    int err = far_stalled_client_confirm(t, far_epoch_known(t), &b, wait_for_next_pinned);
-    return err == 1 ? far_stall_resolve(t, &b, ns) : err;
-}
-
-
 /* Waits for each epoch separately, because each epoch may be held up by a different client. */
 static int wait_epochs_pinned(far_task *t, uint64_t target) {
     int err = 0;
     while (err == 0 && far_epoch_known(t) < target) {
-        uint64_t since = far_now(t);
-        err = wait_for_next_pinned(t, since + far_stall_timeout(t));
+        far_epoch_request(far_task_pool(t));
+        err = wait_for_next_pinned(t, far_stall_search_time(t));
         if (err == 1)
-            err = resolve_stall_pinned(t, far_now(t) - since);
+            err = far_stall_resolve(t, wait_for_next_pinned);
     }
     return err;
 }
@@ -696,7 +700,7 @@ static int try_advance(far_task *t, uint64_t epoch) {
     err = far_cas_word(t, epoch_addr, epoch - FAR_EPOCH_FIRST, epoch + 1 - FAR_EPOCH_FIRST, &old);
     if (err < 0)
         return err;
-    raise_known_epoch(epochs, old + FAR_EPOCH_FIRST + (old + FAR_EPOCH_FIRST == epoch));
+    raise_known_epoch(t, old + FAR_EPOCH_FIRST + (old + FAR_EPOCH_FIRST == epoch));
     atomic_fetch_sub_explicit(&epochs->requests, requests, memory_order_relaxed);
     epochs->failed_advances = 0;
     return 1;

@@ -24,13 +24,16 @@ typedef struct far_epochs { /* The epoch state of a handle. epoch.c describes ho
     /* epoch of new pins; 0 if the handle is quiescent, so the next pin must activate it first */
     _Atomic uint64_t current;
     _Atomic uint64_t known;     /* newest value of the global epoch that this handle has observed */
+    _Atomic uint64_t known_since; /* time at which this handle first observed that value */
     _Atomic uint64_t published; /* epoch in our registry entry, as last written; 0 if no pin is published */
     atomic_uint requests;       /* number of requested advances that are not yet served */
+    _Atomic uint64_t requested_since; /* time of the oldest such request */
     /* Lock of the epoch state: 1 while a task activates the handle or runs a tick. Other tasks retry. The fields below
      * without an atomic type belong to the task that holds this lock. */
     atomic_uint waking;
-    /* epoch at which an operation was last refused because a stalled client held up the epoch */
-    _Atomic uint64_t stalled_epoch;
+    /* epoch at which an operation was last refused because a stalled client held up the epoch, and that client, as its
+     * generation (32 bits) and its id */
+    _Atomic uint64_t stalled_epoch, stalled_client;
     atomic_bool keep_active;        /* true if deferred work is left, so the handle must not become quiescent yet */
     _Atomic uint64_t pins_used_at; /* time of the last tick that observed a pin taken or held */
     bool write_unconfirmed;        /* true after a failed WRITE of our registry entry, which may still take effect */
@@ -68,6 +71,10 @@ int far_wait_epochs_until(struct far_task *t, unsigned k, uint64_t time);
  * pin before it drops the old one, so it is pinned all the time. It is not throttled before it takes the new pin,
  * because other tasks may wait for its lock. */
 int far_pin_after_epochs(struct far_task *t, unsigned k);
+
+/* Called again and again by a task without a pin that waits for another task of its handle. Returns 0 if the task may
+ * continue to wait, or FAR_ERR_BUSY if the other task probably waits for a stalled client (pool/epoch/stalled.h). */
+int far_stall_wait(struct far_task *t);
 
 /* Throttles a background walk. Before each pin, the task sleeps nine times as long as it worked under the previous one.
  * Applies only to fabrics that execute verbs on this host's processors; on other fabrics a walk mostly waits for round

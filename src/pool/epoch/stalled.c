@@ -5,38 +5,86 @@
 #include "pool/handle.h"
 #include "task/progress.h"
 
-#define OBSERVED_TICKS_MIN 20 /* least number of ticks for which a client is observed before it is considered stalled */
-/* largest number of clients that are observed one after the other, if each of them makes progress */
-#define OBSERVATIONS_MAX   4
-/* Largest number of ticks for which a client is observed before it is evicted. A handle that has just become active
- * publishes an old pin too, until its next tick; on a busy machine that may take a while. */
-#define OBSERVED_TICKS_MAX 1000
-/* number of ticks for which an operation waits for the stalled client if another operation was already refused at the
+/* The clients that hold up the epoch are observed for OBSERVED_TICKS, but for at most a share of the bound, before one
+ * is considered stalled. Before an eviction they are observed for half of evict_after_ms, but for at most a share of
+ * the bound, because a handle that has just become active publishes an old pin too, until its next tick; on a busy
+ * machine that may take a while. */
+#define OBSERVED_TICKS       20u
+#define OBSERVED_SHARE       20u
+#define OBSERVED_SHARE_EVICT 10u
+/* share of the bound that an operation waits for the stalled client if another operation was already refused at the
  * same epoch */
-#define KNOWN_STALL_TICKS 250
+#define KNOWN_STALL_SHARE 40u
+/* An operation is refused this share of the bound before its end, because it examines its waiting time only before it
+ * takes a new pin. */
+#define REFUSAL_SHARE        10u
+#define CLIENTS_OBSERVED_MAX 16u
 
+/* The handles that hold up an epoch, those with the newest pins if there are more of them. */
 typedef struct stall_search {
     uint64_t epoch;
-    far_stalled_client *found;
+    unsigned count;
+    far_stalled_client found[CLIENTS_OBSERVED_MAX];
 } stall_search;
 
 
-/* Visitor of the registry that keeps, of all handles with a published pin below the epoch, the one with the newest pin.
- * A handle that stopped in an operation is exactly one epoch behind. A handle that has just become active publishes an
- * older pin, but only for a short time. */
+/* ---- Finding stalled clients ---- */
+
+static void add_found_client(stall_search *s, far_stalled_client b) {
+    far_stalled_client *oldest = &s->found[0];
+    if (s->count < CLIENTS_OBSERVED_MAX) {
+        s->found[s->count++] = b;
+        return;
+    }
+    for (unsigned i = 1; i < s->count; i++)
+        if (s->found[i].pin < oldest->pin)
+            oldest = &s->found[i];
+    if (b.pin > oldest->pin)
+        *oldest = b;
+}
+
+
+/* Visitor of the registry that adds a handle of another process or pool handle with a published pin below the epoch. */
 static int consider_client(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    const stall_search *s = ctx;
+    stall_search *s = ctx;
     if (far_client_state_of(client->word) == FAR_CLIENT_LIVE && far_client_handle_of(client->word) == id &&
-        id != far_task_pool(t)->team.own->id && client->pin > s->found->pin && client->pin < s->epoch)
-        *s->found = (far_stalled_client){id, far_client_generation_of(client->word), client->pin};
+        id != far_task_pool(t)->team.own->id && client->pin != 0 && client->pin < s->epoch)
+        add_found_client(s, (far_stalled_client){id, far_client_generation_of(client->word), client->pin});
     return 0;
 }
 
 
+static int search_clients(far_task *t, uint64_t epoch, stall_search *s) {
+    *s = (stall_search){.epoch = epoch};
+    return far_clients_each(t, consider_client, s);
+}
+
+
+static bool search_contains(const stall_search *s, const far_stalled_client *b) {
+    for (unsigned i = 0; i < s->count; i++)
+        if (s->found[i].id == b->id && s->found[i].generation == b->generation && s->found[i].pin == b->pin)
+            return true;
+    return false;
+}
+
+
+/* Returns the client with the newest pin of those that both searches found; its id is 0 if there is none. A handle that
+ * stopped in an operation is exactly one epoch behind. A handle that has just become active publishes an older pin, but
+ * only for a short time. */
+static far_stalled_client newest_in_both(const stall_search *before, const stall_search *after) {
+    far_stalled_client newest = {0};
+    for (unsigned i = 0; i < before->count; i++)
+        if (before->found[i].pin > newest.pin && search_contains(after, &before->found[i]))
+            newest = before->found[i];
+    return newest;
+}
+
+
 int far_stalled_client_find(far_task *t, uint64_t epoch, far_stalled_client *b) {
-    stall_search s = {epoch, b};
-    *b = (far_stalled_client){0};
-    return far_clients_each(t, consider_client, &s);
+    stall_search s;
+    int err = search_clients(t, epoch, &s);
+    *b = newest_in_both(&s, &s);
+    return err;
 }
 
 
@@ -60,20 +108,26 @@ static uint64_t eviction_delay(const far_task *t) {
 
 
 static uint64_t observation_time(const far_task *t) {
-    const uint64_t tick = far_tick(far_task_fabric(t)), least = OBSERVED_TICKS_MIN * tick,
-                   most = OBSERVED_TICKS_MAX * tick;
-    return eviction_delay(t) < least ? least : eviction_delay(t) < most ? eviction_delay(t) : most;
+    const uint64_t bound = far_stall_bound(far_task_fabric(t)), ticks = OBSERVED_TICKS * far_tick(far_task_fabric(t)),
+                   least = ticks < bound / OBSERVED_SHARE ? ticks : bound / OBSERVED_SHARE,
+                   half = eviction_delay(t) / 2, most = bound / OBSERVED_SHARE_EVICT;
+    return half < least ? least : half < most ? half : most;
 }
 
 
-/* Returns 1 if the client is still live under the same generation and has not changed its published pin. */
-static int check_still_stalled(far_task *t, const far_stalled_client *b) {
-    far_client client;
-    far_read(t, far_client_entry(b->id), &client, sizeof(client));
-    int err = far_wait(t);
-    return err < 0 ? err
-                   : far_client_state_of(client.word) == FAR_CLIENT_LIVE &&
-                         far_client_generation_of(client.word) == b->generation && client.pin == b->pin;
+/* Returns whether an operation of this handle was refused because of one of these clients, at the epoch that is still
+ * the current one. Sets *b to that client. */
+static bool find_known_client(far_task *t, const stall_search *s, far_stalled_client *b) {
+    const far_epochs *epochs = &far_task_pool(t)->epochs;
+    const uint64_t known = atomic_load_explicit(&epochs->stalled_client, memory_order_relaxed);
+    if (atomic_load_explicit(&epochs->stalled_epoch, memory_order_relaxed) != s->epoch)
+        return false;
+    for (unsigned i = 0; i < s->count; i++)
+        if (((uint64_t)s->found[i].generation << 32 | s->found[i].id) == known) {
+            *b = s->found[i];
+            return true;
+        }
+    return false;
 }
 
 
@@ -82,19 +136,26 @@ int far_wait_for_next_epoch(far_task *t, uint64_t time) {
 }
 
 
-int far_stalled_client_confirm(far_task *t, uint64_t epoch, far_stalled_client *b, int (*wait)(far_task *t, uint64_t time)) {
-    int err, stands = 0;
-    for (unsigned tries = 0; tries < OBSERVATIONS_MAX && stands == 0; tries++) {
-        if ((err = far_stalled_client_find(t, epoch, b)) < 0 || b->id == 0)
-            return err;
-        err = wait(t, far_now(t) + observation_time(t));
-        if (err != 1)
-            return err;
-        stands = check_still_stalled(t, b);
-    }
-    return stands;
+int far_stalled_client_confirm(far_task *t, uint64_t epoch, far_stalled_client *b,
+                               int (*wait)(far_task *t, uint64_t time)) {
+    stall_search before, after;
+    *b = (far_stalled_client){0};
+    int err = search_clients(t, epoch, &before);
+    if (err < 0 || before.count == 0)
+        return err;
+    if (find_known_client(t, &before, b))
+        return 1;
+    err = wait(t, far_now(t) + observation_time(t));
+    if (err != 1)
+        return err;
+    if ((err = search_clients(t, epoch, &after)) < 0)
+        return err;
+    *b = newest_in_both(&before, &after);
+    return b->id != 0;
 }
 
+
+/* ---- Evicting clients ---- */
 
 /* Returns whether this handle may evict the client. On some fabrics an eviction ends a process. Our own process must
  * not be ended, even if it has the pool open twice. */
@@ -138,23 +199,96 @@ int far_stalled_client_evict(far_task *t, const far_stalled_client *b) {
 }
 
 
-uint64_t far_stall_timeout(const far_task *t) {
-    const uint64_t tick = far_tick(far_task_fabric(t)), usual = FAR_STALL_TICKS * tick;
+/* ---- The waiting time of an operation ---- */
+
+/* Returns how long an operation waits until it is refused or evicts the stalled client. */
+static uint64_t stall_timeout(const far_task *t) {
+    const uint64_t bound = far_stall_bound(far_task_fabric(t)), shorter = bound / KNOWN_STALL_SHARE,
+                   least = 2 * observation_time(t);
     if (atomic_load_explicit(&far_task_pool(t)->epochs.stalled_epoch, memory_order_relaxed) == far_epoch_known(t))
-        return KNOWN_STALL_TICKS * tick;
-    return eviction_delay(t) && eviction_delay(t) < usual ? eviction_delay(t) : usual;
+        return shorter > least ? shorter : least;
+    return eviction_delay(t) && eviction_delay(t) < bound ? eviction_delay(t) : bound - bound / REFUSAL_SHARE;
 }
 
 
-int far_stall_resolve(far_task *t, const far_stalled_client *b, uint64_t ns) {
+/* Returns how long an operation waits until it searches for a stalled client. The observation of the client is a part
+ * of the timeout. */
+static uint64_t search_delay(const far_task *t) {
+    const uint64_t timeout = stall_timeout(t), observed = observation_time(t);
+    return timeout > 2 * observed ? timeout - observed : timeout / 2;
+}
+
+
+/* Returns since when the handle observes that the epoch does not advance although an advance is requested; now if none
+ * is requested. */
+static uint64_t epoch_stands_since(const far_task *t) {
+    const far_epochs *epochs = &far_task_pool(t)->epochs;
+    const uint64_t known = atomic_load_explicit(&epochs->known_since, memory_order_relaxed),
+                   requested = atomic_load_explicit(&epochs->requested_since, memory_order_relaxed);
+    if (atomic_load_explicit(&epochs->requests, memory_order_relaxed) == 0)
+        return far_now(t);
+    return known > requested ? known : requested;
+}
+
+
+/* Returns for how long the epoch must not have advanced before a client may be considered stalled. Half of the timeout
+ * is enough to refuse an operation. An eviction demands the whole time. */
+static uint64_t standing_delay(const far_task *t) {
+    return eviction_delay(t) ? search_delay(t) : search_delay(t) / 2;
+}
+
+
+uint64_t far_stall_deadline(far_task *t) {
+    const uint64_t bound = far_stall_bound(far_task_fabric(t));
+    far_note_wait(t);
+    const uint64_t end = t->waits_since + bound, least = far_now(t) + bound / OBSERVED_SHARE;
+    return end > least ? end : least;
+}
+
+
+bool far_stall_is_due(const far_task *t) {
+    if (t->waits_since == 0)
+        return false;
+    const uint64_t search = search_delay(t), early = far_stall_bound(far_task_fabric(t)) / KNOWN_STALL_SHARE;
+    return far_now(t) - t->waits_since >= (search < early ? search : early);
+}
+
+
+uint64_t far_stall_search_time(far_task *t) {
+    far_note_wait(t);
+    const uint64_t waited = t->waits_since + search_delay(t), stood = epoch_stands_since(t) + standing_delay(t);
+    return waited > stood ? waited : stood;
+}
+
+
+/* Evicts the client if that is allowed, and returns 0 then. Otherwise refuses the operation. */
+static int evict_or_refuse(far_task *t, const far_stalled_client *b) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    const uint64_t now = far_now(t), waited = now - t->waits_since, stood = now - epoch_stands_since(t);
     char name[FAR_CLIENT_DESCRIPTION];
-    if (far_stalled_client_may_be_evicted(t, b, ns) && far_stalled_client_evict(t, b) == 0)
+    if (far_stalled_client_may_be_evicted(t, b, waited < stood ? waited : stood) && far_stalled_client_evict(t, b) == 0)
         return 0;
     if (t->session->lost)
         return t->session->lost;
-    atomic_store_explicit(&far_task_pool(t)->epochs.stalled_epoch, far_epoch_known(t), memory_order_relaxed);
+    atomic_store_explicit(&epochs->stalled_client, (uint64_t)b->generation << 32 | b->id, memory_order_relaxed);
+    atomic_store_explicit(&epochs->stalled_epoch, far_epoch_known(t), memory_order_relaxed);
     far_client_describe(t, b->id, b->generation, name);
     return far_fail(FAR_ERR_BUSY, "the operation waits for %s, which is stopped in the middle of an operation", name);
+}
+
+
+int far_stall_resolve(far_task *t, int (*wait)(far_task *t, uint64_t time)) {
+    uint64_t epoch;
+    far_stalled_client b;
+    int err = far_epoch_read(t, &epoch);
+    if (err < 0 || far_now(t) < far_stall_search_time(t)) /* the epoch may have advanced in the meantime */
+        return err;
+    err = far_stalled_client_confirm(t, epoch, &b, wait);
+    if (err == 1)
+        err = evict_or_refuse(t, &b);
+    if (err == 0) /* no stalled client holds up the operation, so its waiting time begins again */
+        t->waits_since = 0;
+    return err;
 }
 
 
@@ -162,19 +296,25 @@ int far_stall_resolve(far_task *t, const far_stalled_client *b, uint64_t ns) {
  * of the operation. */
 int far_stall_check(far_task *t) {
     far_progress *patience = t->patience;
-    uint64_t still = far_progress_quiet_time(t), epoch;
+    unsigned retries = t->retries;
     bool background = t->background;
-    far_stalled_client b;
-    if (still < far_stall_timeout(t))
+    if (far_now(t) < far_stall_search_time(t))
         return 0;
     t->patience = NULL;
     t->background = true;
-    int err = far_epoch_read(t, &epoch);
-    if (err == 0 && (err = far_stalled_client_confirm(t, epoch, &b, far_wait_for_next_epoch)) == 1)
-        err = far_stall_resolve(t, &b, still);
+    int err = far_stall_resolve(t, far_wait_for_next_epoch);
     t->background = background;
     far_progress_reset(t);
     t->patience = patience;
-    far_progress_reset(t); /* the operation may continue, so the time that it waited no longer counts */
-    return err < 0 ? err : 0;
+    t->retries = retries;
+    return err;
+}
+
+
+int far_stall_wait(far_task *t) {
+    far_note_wait(t);
+    if (!far_stall_is_due(t))
+        return 0;
+    far_epoch_request(far_task_pool(t));
+    return far_stall_check(t);
 }

@@ -7,9 +7,6 @@
 
 #include "pool/format/clients.h"
 
-/* number of ticks that a call waits without a new epoch before it fails and names the stalled client */
-#define FAR_STALL_TICKS 10000u
-
 typedef struct far_stalled_client {
     unsigned id, generation;
     uint64_t pin;
@@ -19,11 +16,12 @@ typedef struct far_stalled_client {
  * client, or b->id to 0 if there is no such handle. */
 int far_stalled_client_find(far_task *t, uint64_t epoch, far_stalled_client *b);
 
-/* Confirms that a client is stalled: finds it and observes it for a while. Returns 1 if it made no progress; 0 if there
- * is no such client or the epoch advanced. The client may still continue immediately afterwards; then the epoch
- * advances soon. `wait` waits until the epoch advances, and returns 1 if that did not happen before `time`;
- * far_wait_for_next_epoch is the one for tasks without a pin. */
-int far_stalled_client_confirm(far_task *t, uint64_t epoch, far_stalled_client *b, int (*wait)(far_task *t, uint64_t time));
+/* Confirms that a client is stalled: observes all clients that hold up `epoch` for a while, and sets *b to one that
+ * made no progress. Returns 1 then; 0 if there is no such client or the epoch advanced. The client may still continue
+ * immediately afterwards; then the epoch advances soon. `wait` waits until the epoch advances, and returns 1 if that
+ * did not happen before `time`; far_wait_for_next_epoch is the one for tasks without a pin. */
+int far_stalled_client_confirm(far_task *t, uint64_t epoch, far_stalled_client *b,
+                               int (*wait)(far_task *t, uint64_t time));
 int far_wait_for_next_epoch(far_task *t, uint64_t time);
 
 /* far_stalled_client_may_be_evicted returns true if far_pool_options.evict_after_ms allows this handle to evict a
@@ -31,15 +29,30 @@ int far_wait_for_next_epoch(far_task *t, uint64_t time);
 bool far_stalled_client_may_be_evicted(far_task *t, const far_stalled_client *b, uint64_t ns);
 int far_stalled_client_evict(far_task *t, const far_stalled_client *b);
 
-/* far_stall_timeout returns how long an operation waits without a new epoch before it looks for a stalled client.
- * far_stall_resolve is called afterwards: it returns 0 if it evicted the client, or FAR_ERR_BUSY with a text that names
- * it. */
-uint64_t far_stall_timeout(const far_task *t);
-int far_stall_resolve(far_task *t, const far_stalled_client *b, uint64_t ns);
+/* The waiting time of an operation. Everything that an operation does while it waits for other clients, or for other
+ * operations of its handle, counts: retries, waits for latches and gates, as a member of an RDWC round, for epochs, and
+ * for memory (far_note_wait in task/session.h). The time begins again only if the operation works for a while without
+ * any wait. So it makes no difference for how many locks, or in how many lines, an operation waits. A stalled client
+ * is searched for when the operation has waited long and the handle has observed for at least half of that time that
+ * the epoch does not advance although an advance is requested. */
 
-/* Called by an operation that retries without a pin and has observed no change (task/progress.h) while the epoch did
- * not advance. A stalled client may hold the lock that the operation waits for. Returns 0 if the operation may
- * continue, or FAR_ERR_BUSY like far_stall_resolve. */
+/* An operation that needs memory waits for this share of the bound for a new epoch, before it gives up a request. */
+#define FAR_MEMORY_WAIT_SHARE 10u
+
+/* Returns the time at which the operation has waited for the bound. At least a twentieth of the bound is left, so that
+ * an epoch can advance in this time. */
+uint64_t far_stall_deadline(far_task *t);
+/* Returns whether the operation has waited so long that it must request epochs and call far_stall_check. */
+bool far_stall_is_due(const far_task *t);
+/* Returns the earliest time at which far_stall_resolve would search for a stalled client, if the epoch does not advance
+ * until then. */
+uint64_t far_stall_search_time(far_task *t);
+/* Searches for a stalled client if the operation has waited long enough. `wait` is as for far_stalled_client_confirm.
+ * Returns 0 if the operation may continue to wait, because there is no stalled client or it was evicted. Otherwise
+ * returns FAR_ERR_BUSY with a text that names the client. */
+int far_stall_resolve(far_task *t, int (*wait)(far_task *t, uint64_t time));
+/* Does the same for an operation that retries without a pin. The client may hold the lock that the operation waits for.
+ */
 int far_stall_check(far_task *t);
 
 /* Fails with FAR_ERR_BUSY and a text that names the client which `what` waits for, or with the error of the search for

@@ -44,7 +44,7 @@ int far_locks_release_failed(far_task *t, far_addr first, const uint64_t *words,
 enum { READS_PER_WAIT = 8 }; /* number of calls of `look` after each wait */
 
 static int wait_two_epochs(far_task *t) {
-    int late = far_wait_epochs_until(t, 2, far_now(t) + FAR_STALL_TICKS * far_tick(far_task_fabric(t)));
+    int late = far_wait_epochs_until(t, 2, far_stall_deadline(t));
     return late <= 0 ? late : far_fail_stalled(t, "the check of locks");
 }
 

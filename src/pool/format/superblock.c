@@ -16,8 +16,9 @@
 #define BLOCKS_MIN     4 /* minimum number of blocks on each node */
 #define SLOTS_MIN      64
 #define BYTES_PER_SLOT 16384
-/* intended largest number of blocks of a pool; if the smallest block size would give more blocks, the blocks are larger
- */
+/* smallest number of blocks of a pool whose blocks are larger than the smallest size */
+#define BLOCKS_ENOUGH 256
+/* intended largest number of blocks of a pool; if blocks of FAR_BLOCK_BYTES_ENOUGH would be more, they are larger */
 #define BLOCKS_AIM        8192
 #define BLOCK_PAGES_BYTES (FAR_BLOCK_PAGES * 8)
 
@@ -45,7 +46,8 @@ static uint64_t round_up(uint64_t number, uint64_t step) {
 
 static uint64_t block_size_for(uint64_t total) {
     uint64_t size = FAR_BLOCK_BYTES_MIN;
-    while (size < FAR_BLOCK_BYTES_MAX && size * 2 <= total / BLOCKS_AIM)
+    while (size < FAR_BLOCK_BYTES_MAX &&
+           size * 2 <= total / (size < FAR_BLOCK_BYTES_ENOUGH ? BLOCKS_ENOUGH : BLOCKS_AIM))
         size *= 2;
     return size;
 }

@@ -5,6 +5,7 @@
 #include "pool/gc/collect.h"
 
 #include "base/error.h"
+#include "base/pages.h"
 #include "base/grow.h"
 #include "pool/alloc/store.h"
 #include "pool/catalog/catalog.h"
@@ -20,8 +21,6 @@
 #define MARK_BLOCKS     64u   /* number of blocks for which marks are written in one batch */
 #define SCHEDULED_MARKS 32u   /* number of marks that may be scheduled and not yet made */
 #define SWEEP_TICKS     300u  /* ticks to wait until quiescent owners have swept, if a caller waits for the result */
-/* number of ticks that an operation without memory waits while the epoch does not advance */
-#define SHORT_TICKS     1000u
 
 typedef struct client_record { /* a client as the collector found it when the collection began */
     unsigned id, generation;
@@ -186,18 +185,12 @@ static int disown_if_owner_failed(far_task *t, void *ctx, far_block_id id, const
     collection *s = ctx;
     uint64_t word = entry[0];
     far_block_state state = far_block_unpack(word);
-    if (state.kind != FAR_BLOCK_OWNED && state.kind != FAR_BLOCK_WIPING)
+    (void)t;
+    if (state.kind != FAR_BLOCK_OWNED)
         return 0;
     int err = find_whether_owner_failed(s, state.id, state.generation);
-    if (err <= 0)
-        return err;
-    if (state.kind == FAR_BLOCK_OWNED) {
-        err = far_large_undo(t, id, state.length); /* the owner may have failed while it was making a large object */
-        if (err == 0)
-            err = disown_block(s, id, word);
-    } else {
-        err = far_store_free_large(t, id, word);
-    }
+    if (err > 0)
+        err = disown_block(s, id, word);
     return err < 0 ? err : 0;
 }
 
@@ -238,8 +231,10 @@ static int set_walk_bit(far_task *t, far_request *r, void *ctx) {
 /* Publishes the first or the second request of the collection and waits for the acknowledgements. A pin is taken first
  * to make the collector's own handle active, because this handle too must observe the request and sweep. */
 static int publish_and_wait(collection *s, bool walks, far_request *made) {
-    uint64_t ticks = s->mode == FAR_COLLECT_OUT_OF_MEMORY ? SHORT_TICKS : FAR_STALL_TICKS;
-    uint64_t timeout = s->mode == FAR_COLLECT_IN_BACKGROUND ? FAR_TIME_NEVER : ticks * far_tick(far_task_fabric(s->t));
+    const uint64_t bound = far_stall_bound(far_task_fabric(s->t));
+    uint64_t timeout = s->mode == FAR_COLLECT_IN_BACKGROUND      ? FAR_TIME_NEVER
+                       : s->mode == FAR_COLLECT_OUT_OF_MEMORY ? bound / FAR_MEMORY_WAIT_SHARE
+                                                              : bound;
     int err = far_request_change(s->t, set_walk_bit, &walks, made);
     if (err == 0)
         err = far_pin_take(s->t);
@@ -251,7 +246,7 @@ static int publish_and_wait(collection *s, bool walks, far_request *made) {
 static int write_block_marks(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
     collection *s = ctx;
     far_block_kind kind = far_block_unpack(entry[0]).kind;
-    if (kind == FAR_BLOCK_FREE || kind == FAR_BLOCK_EXTENT)
+    if (kind == FAR_BLOCK_FREE)
         return 0;
     const uint64_t *marks = block_marks(s, far_block_number(s->geometry, id));
     uint64_t *check = &s->checks[s->written % MARK_BLOCKS];
@@ -272,7 +267,7 @@ static int write_marks(collection *s) {
 static int mark_reachable(collection *s) {
     uint64_t blocks = s->end - s->first;
     far_false_free search = {.t = s->t, .first = s->first, .end = s->end, .repair = s->mode != FAR_COLLECT_COUNT};
-    search.bits = calloc(blocks, far_bitmap_bytes(s->geometry));
+    search.bits = far_pages_alloc(blocks * far_bitmap_bytes(s->geometry));
     int err =
         search.bits ? far_false_free_begin(&search) : far_fail(FAR_ERR_NO_MEMORY, "no local memory for free bitmaps");
     far_point(s->t, "collect:walk_indexes");
@@ -285,7 +280,7 @@ static int mark_reachable(collection *s) {
     if (search.count && s->result.false_free_bits == 0)
         strcpy(s->result.false_free_text, search.text);
     s->result.false_free_bits += search.count;
-    free(search.bits);
+    far_pages_free(search.bits, blocks * far_bitmap_bytes(s->geometry));
     return err;
 }
 
@@ -333,26 +328,6 @@ static bool index_is_listed(const collection *s, uint32_t uid) {
 }
 
 
-/* Frees a large object that is not marked. There are two exceptions. If the maker of the object had observed this
- * collection, the object may have been linked after the walk passed, so it stays. If the stamp of the object is
- * damaged, it is unknown whether its maker had observed this collection; the object gets a new stamp, and the next
- * collection decides. */
-static int sweep_large_object(collection *s, far_block_id id, const uint64_t *entry) {
-    far_block_state state = far_block_unpack(entry[0]);
-    bool met = block_marks(s, far_block_number(s->geometry, id))[0] & 1;
-    if (!met && !far_stamp_is_sound(s->geometry, id, entry[2]))
-        return far_write_word(s->t, far_block_hint(s->geometry, id), far_stamp_pack(s->geometry, id, s->number));
-    if (met || !far_number_is_newer(s->number, far_stamp_collection(entry[2])))
-        return 0;
-    if (s->mode == FAR_COLLECT_COUNT && !index_is_listed(s, state.uid))
-        return 0; /* the handle that dropped the index of this object is about to free the object */
-    s->result.leaked_bytes += state.length * s->geometry->block_bytes;
-    if (s->mode == FAR_COLLECT_COUNT)
-        return 0;
-    return far_store_free_large(s->t, id, entry[0]);
-}
-
-
 /* Counts the leaked bytes of an orphan, which are objects that are neither marked nor returned, and all objects of
  * slabs of unlisted indexes, because the next owner frees those slabs as a whole. In the mode FAR_COLLECT_COUNT, slabs
  * of unlisted indexes are left to the handle that dropped the index. If `swept` is true, the orphan is swept already,
@@ -376,7 +351,7 @@ static uint64_t count_leaked_in_orphan(const collection *s, const far_tables *b,
 }
 
 
-/* If `done` says that a block was freed or adopted, ends the pin and takes a new one. There may be many such blocks,
+/* If `done` says that a block was adopted, ends the pin and takes a new one. There may be many such blocks,
  * each of them takes time, and a long pin would prevent the epoch from advancing. */
 static int renew_pin_if_done(far_task *t, int done) {
     if (done <= 0)
@@ -411,13 +386,6 @@ static int sweep_orphan(far_task *t, void *ctx, far_tables *b) {
 }
 
 
-static int sweep_if_large_object(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
-    return far_block_unpack(entry[0]).kind == FAR_BLOCK_LARGE_HEAD
-               ? renew_pin_if_done(t, sweep_large_object(ctx, id, entry))
-               : 0;
-}
-
-
 /* Frees the ids of failed clients, which nothing in the pool names any more. */
 static int free_failed_ids(collection *s) {
     for (size_t i = 0; i < s->failed.count; i++) {
@@ -436,8 +404,6 @@ static int finish_part(collection *s) {
         err = far_catalog_read_unpinned(s->t, &s->view);
     if (err == 0)
         err = far_pin_take(s->t);
-    if (err == 0)
-        err = far_blocks_each(s->t, sweep_if_large_object, s);
     if (err == 0)
         err = far_tables_each(s->t, is_orphan_in_part, sweep_orphan, s);
     far_catalog_unpin(s->t);
@@ -585,8 +551,14 @@ static int collect_part(collection *s) {
 }
 
 
+/* Returns the bytes of the marks of a part: the bitmaps of its blocks, and one with all bits set. */
+static uint64_t marks_bytes(const collection *s) {
+    return (s->end - s->first + 1) * far_bitmap_bytes(s->geometry);
+}
+
+
 static void free_part(collection *s) {
-    free(s->marks);
+    far_pages_free(s->marks, marks_bytes(s));
     free(s->failed.items);
     free(s->owners.items);
     s->failed = s->owners = (client_list){0};
@@ -601,7 +573,7 @@ static int collect_all_parts(collection *s) {
     for (s->end = 0; s->end < total && err == 0;) {
         s->first = s->end;
         s->end = total - s->first > most ? s->first + most : total;
-        s->marks = calloc(s->end - s->first + 1, far_bitmap_bytes(s->geometry));
+        s->marks = far_pages_alloc(marks_bytes(s));
         if (s->marks)
             memset(block_marks(s, s->end), 0xff, far_bitmap_bytes(s->geometry));
         err = s->marks ? collect_part(s) : far_fail(FAR_ERR_NO_MEMORY, "no local memory for the marks of a collection");

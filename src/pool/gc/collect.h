@@ -11,8 +11,7 @@
  * - Step 4: it publishes a second request, with `walk` clear. When all handles have acknowledged it, the remote objects
  *   that they unlinked during the mark phase are returned.
  * - Step 5, the sweep phase: it writes DONE. Each owner then frees the leaked objects in its own blocks (sweep.c). The
- *   collector frees large objects that are not marked, adopts orphans that contain leaked objects, and frees the ids of
- *   the failed clients. */
+ *   collector adopts orphans that contain leaked objects, and frees the ids of the failed clients. */
 #ifndef FAR_POOL_GC_COLLECT_H
 #define FAR_POOL_GC_COLLECT_H
 

@@ -2,7 +2,7 @@
  * it from the catalog's list. Every handle that finds slabs of such an index in its own blocks then publishes a request
  * and waits until all handles have acknowledged the request. After that no object of the index is being returned or is
  * in a list of another handle, so the slabs are freed as a whole. The handle that dropped the index also frees the
- * memory of the index in unowned blocks, which consists of large objects and of slabs in orphans.
+ * slabs of the index in orphans.
  *
  * An index that is being created is not listed either. But its slabs are in blocks of the handle that creates it, which
  * has the index open and does not release these blocks (pool/alloc/exchange.c). So if a handle has slabs of an index
@@ -102,7 +102,7 @@ static bool magazine_object_stays(far_store *s, far_class *class, uint64_t item,
 
 static bool retired_object_stays(far_store *s, const far_retired *item, void *ctx) {
     (void)s;
-    return item->class->is_large || !contains_uid(ctx, item->class->uid);
+    return !contains_uid(ctx, item->class->uid);
 }
 
 
@@ -162,17 +162,16 @@ static int read_whether_has_dropped(far_task *t, far_block_id id, const far_item
 }
 
 
-/* Frees a large object of a dropped index, or adopts an orphan with slabs of a dropped index; these slabs are then
- * freed with the own slabs. A damaged block is skipped, so that the other blocks are freed; check reports the damaged
- * block. A new pin is taken after each freed or adopted block, because there may be many, wiping takes time, and a long
- * pin would prevent the epoch from advancing. */
-static int free_unowned_block(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
+/* Adopts an orphan with slabs of a dropped index; these slabs are then freed with the own slabs. A damaged block is
+ * skipped, so that the other blocks are freed; check reports the damaged block. A new pin is taken after each adopted
+ * block, because there may be many, and a long pin would prevent the epoch from advancing. */
+static int adopt_block_with_dropped(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
     const far_items *gone_uids = ctx;
-    far_block_state state = far_block_unpack(entry[0]);
-    bool run = state.kind == FAR_BLOCK_LARGE_HEAD && contains_uid(gone_uids, state.uid);
-    int err = state.kind == FAR_BLOCK_ORPHAN ? read_whether_has_dropped(t, id, gone_uids) : run;
+    if (far_block_unpack(entry[0]).kind != FAR_BLOCK_ORPHAN)
+        return 0;
+    int err = read_whether_has_dropped(t, id, gone_uids);
     if (err == 1) {
-        err = run ? far_store_free_large(t, id, entry[0]) : far_store_adopt_block(t, id, entry);
+        err = far_store_adopt_block(t, id, entry);
         far_catalog_unpin(t);
         int pinned = far_pin_take(t);
         err = pinned < 0 ? pinned : err;
@@ -181,10 +180,10 @@ static int free_unowned_block(far_task *t, void *ctx, far_block_id id, const uin
 }
 
 
-static int free_unowned(far_task *t, far_items *gone_uids) {
+static int adopt_unowned(far_task *t, far_items *gone_uids) {
     int err = far_pin_take(t);
     if (err == 0)
-        err = far_blocks_each(t, free_unowned_block, gone_uids);
+        err = far_blocks_each(t, adopt_block_with_dropped, gone_uids);
     far_catalog_unpin(t);
     return err;
 }
@@ -243,7 +242,7 @@ int far_dropped_free(far_task *t, uint64_t timeout) {
     if (err == 0 && has_more)
         err = remove_listed_uids(t, &gone_uids);
     if (err == 0 && dropped > 0)
-        err = free_unowned(t, &gone_uids);
+        err = adopt_unowned(t, &gone_uids);
     while (err == 0 && has_more == 1) {
         has_more = free_own_slabs_pinned(t, &gone_uids);
         err = has_more < 0 ? has_more : 0;

@@ -60,7 +60,7 @@ typedef struct comparison {
 
 
 /* Handles a block with marked objects. Returns true if the block has slabs, which suspect_in_slabs examines. In any
- * other block all marked objects are suspects, except a large object at its head. */
+ * other block all marked objects are suspects. */
 static bool suspect_outside_slabs(void *ctx, far_block_id id, const uint64_t *entry) {
     comparison *c = ctx;
     uint64_t *bits = block_bits(c->h, id), words = bitmap_words(c->h), met = 0;
@@ -72,8 +72,6 @@ static bool suspect_outside_slabs(void *ctx, far_block_id id, const uint64_t *en
     if (met && far_block_has_slabs(entry[0]))
         return true;
     memcpy(bits, marks, words * sizeof(*bits));
-    if (far_block_unpack(entry[0]).kind == FAR_BLOCK_LARGE_HEAD)
-        bits[0] &= ~1ull;
     for (uint64_t w = 0; met && w < words; w++)
         c->has_suspects |= bits[w] != 0;
     return false;
@@ -141,7 +139,7 @@ static int check_tables_have_object(far_task *t, far_block_id id, uint64_t granu
     if (err < 0)
         return err;
     if (!far_block_has_slabs(word))
-        return far_block_unpack(word).kind == FAR_BLOCK_LARGE_HEAD && granule == 0 && far_block_unpack(word).uid == uid;
+        return 0;
     unsigned first = (unsigned)(granule * FAR_GRANULE / g->page_bytes);
     while (first > 0 && pages[first] == 0)
         first--;

@@ -2,6 +2,7 @@
 #include "pool/gc/request.h"
 #include "base/error.h"
 #include "pool/alloc/store.h"
+#include "pool/epoch/stalled.h"
 #include "pool/format/fabric_record.h"
 
 #include <string.h>
@@ -225,6 +226,7 @@ int far_request_wait(far_task *t, uint32_t number, uint64_t timeout) {
     far_pool *pool = far_task_pool(t);
     bool own = t->session == pool->team.own;
     const uint64_t tick = far_tick(pool->fabric);
+    const uint64_t deadline = far_stall_deadline(t);
     uint64_t epoch = far_epoch_known(t), moved = far_now(t);
     if (t->pin.epoch != 0)
         return far_fail(FAR_ERR_INVALID,
@@ -239,7 +241,9 @@ int far_request_wait(far_task *t, uint32_t number, uint64_t timeout) {
         if (far_epoch_known(t) != epoch)
             moved = far_now(t);
         epoch = far_epoch_known(t);
-        if (far_now(t) - moved >= timeout)
+        far_note_wait(t);
+        /* the waits of an operation together do not exceed the bound, even if the epoch advanced in between */
+        if (timeout != FAR_TIME_NEVER && (far_now(t) - moved >= timeout || far_now(t) >= deadline))
             return 1;
         /* the epoch that was requested with the request may have come before the request was observed */
         if (r.check_liveness)

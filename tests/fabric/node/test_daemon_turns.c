@@ -101,7 +101,7 @@ typedef struct daemon_rig {
 
 static void start_daemon(daemon_rig *r) {
     char error[128];
-    net_server_options config = {.size = 1 << 20, .lease_ms = 10000, .threads = 1, .chaos = true};
+    net_server_options config = {.memory.size = 1 << 20, .lease_ms = 10000, .threads = 1, .chaos = true};
     const char *where = "127.0.0.1:0";
     atomic_store(&loop_runs, false);
     atomic_store(&polls, 0);

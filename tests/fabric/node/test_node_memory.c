@@ -1,8 +1,10 @@
 /* The memory of a node (fabric/node/memory.c): verbs run in granules, a memory file outlives its daemon, and a kill
  * leaves no partly written granule. */
 #define _GNU_SOURCE
+#include "fabric/memory_file.h"
 #include "fabric/node/memory.h"
 #include "farindex.h"
+#include "left_out.h"
 #include "test.h"
 
 #include <pthread.h>
@@ -10,6 +12,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,6 +35,11 @@ TEST_FIXTURE(remove_path) {
 }
 
 
+static int open_memory(const char *file, uint64_t size, net_memory **m) {
+    return net_memory_open(&(net_memory_options){.path = file, .size = size}, m);
+}
+
+
 static void run_verb(net_memory *m, far_verb_kind kind, uint64_t offset, const void *operands, uint32_t length,
                      void *results) {
     net_verb verb = {kind, length, offset, operands};
@@ -43,7 +52,7 @@ static void run_verb(net_memory *m, far_verb_kind kind, uint64_t offset, const v
 TEST(verbs_follow_the_contract) {
     net_memory *m;
     uint64_t words[32], got[32], old = 0;
-    assert_int_equal(net_memory_open(NULL, SIZE, &m), 0);
+    assert_int_equal(open_memory(NULL, SIZE, &m), 0);
     for (int i = 0; i < 32; i++)
         words[i] = (uint64_t)i + 1;
     run_verb(m, FAR_WRITE, 40, words, 200, NULL); /* The WRITE begins and ends inside a granule. */
@@ -74,16 +83,16 @@ TEST(verbs_follow_the_contract) {
 TEST_WITH(a_file_keeps_its_data_and_its_pool, set_path, remove_path) {
     net_memory *m, *second;
     uint64_t word = 77, got = 0;
-    assert_int_equal(net_memory_open(path, SIZE, &m), 0);
+    assert_int_equal(open_memory(path, SIZE, &m), 0);
     run_verb(m, FAR_WRITE, 4096, &word, 8, NULL);
     net_join join = {.pool = 5, .node = 1, .nodes = 3};
     net_memory_join(m, &join);
     uint64_t instance = m->header->instance;
-    assert_int_equal(net_memory_open(path, SIZE, &second), FAR_ERR_BUSY);
+    assert_int_equal(open_memory(path, SIZE, &second), FAR_ERR_BUSY);
     assert_non_null(strstr(far_last_error(), "another daemon"));
     net_memory_close(m);
-    assert_int_equal(net_memory_open(path, 2 * SIZE, &second), FAR_ERR_INVALID);
-    assert_int_equal(net_memory_open(path, 0, &m), 0);
+    assert_int_equal(open_memory(path, 2 * SIZE, &second), FAR_ERR_INVALID);
+    assert_int_equal(open_memory(path, 0, &m), 0);
     run_verb(m, FAR_READ, 4096, NULL, 8, &got);
     assert_int_equal(got, 77);
     assert_int_equal(m->header->restarts, 1);
@@ -102,13 +111,13 @@ TEST_WITH(a_file_keeps_its_data_and_its_pool, set_path, remove_path) {
  * key. */
 TEST_WITH(a_pool_has_one_key_for_ever, set_path, remove_path) {
     net_memory *m;
-    assert_int_equal(net_memory_open(path, SIZE, &m), 0);
+    assert_int_equal(open_memory(path, SIZE, &m), 0);
     net_join join = {.pool = 5, .node = 1, .nodes = 3, .complete = 1};
     net_memory_join(m, &join); /* without a key the pool cannot be complete */
     assert_int_equal(join.complete, 0);
     m->header->complete = 1; /* this is what an older version has written */
     net_memory_close(m);
-    assert_int_equal(net_memory_open(path, 0, &m), 0);
+    assert_int_equal(open_memory(path, 0, &m), 0);
     assert_int_equal(m->header->complete, 0);
     join = (net_join){.pool = 5, .node = 1, .nodes = 3, .key = {{7, 8}}};
     net_memory_join(m, &join);
@@ -121,7 +130,7 @@ TEST_WITH(a_pool_has_one_key_for_ever, set_path, remove_path) {
     assert_int_equal(join.complete, 1);
     assert_int_equal(join.key.words[0], 0);
     net_memory_close(m);
-    assert_int_equal(net_memory_open(path, 0, &m), 0);
+    assert_int_equal(open_memory(path, 0, &m), 0);
     assert_int_equal(m->header->complete, 1);
     assert_int_equal(m->header->key.words[0], 7);
     net_memory_close(m);
@@ -136,19 +145,19 @@ TEST_WITH(other_files_are_refused, set_path, remove_path) {
     for (int i = 0; i < 4 << 10; i++)
         fputs("something else\n", file);
     fclose(file);
-    assert_int_equal(net_memory_open(path, SIZE, &m), FAR_ERR_CORRUPT);
-    assert_int_equal(net_memory_open("/dev/shm/no/such/folder", SIZE, &m), FAR_ERR_NOT_FOUND);
-    assert_int_equal(net_memory_open("/dev/shm", SIZE, &m), FAR_ERR_UNREACHABLE);
+    assert_int_equal(open_memory(path, SIZE, &m), FAR_ERR_CORRUPT);
+    assert_int_equal(open_memory("/dev/shm/no/such/folder", SIZE, &m), FAR_ERR_NOT_FOUND);
+    assert_int_equal(open_memory("/dev/shm", SIZE, &m), FAR_ERR_UNREACHABLE);
     far_pool *pool;
     unlink(path);
     char uri[128];
     snprintf(uri, sizeof(uri), "shm:%s?size=4M", path);
     assert_int_equal(far_pool_open(uri, NULL, &pool), 0);
     far_pool_close(pool);
-    assert_int_equal(net_memory_open(path, 0, &m), FAR_ERR_CORRUPT);
+    assert_int_equal(open_memory(path, 0, &m), FAR_ERR_CORRUPT);
     assert_non_null(strstr(far_last_error(), "shm:"));
     unlink(path);
-    assert_int_equal(net_memory_open(path, SIZE, &m), 0);
+    assert_int_equal(open_memory(path, SIZE, &m), 0);
     net_memory_close(m);
     snprintf(uri, sizeof(uri), "shm:%s", path);
     assert_int_equal(far_pool_open(uri, NULL, &pool), FAR_ERR_CORRUPT);
@@ -157,6 +166,85 @@ TEST_WITH(other_files_are_refused, set_path, remove_path) {
 
 
 /* ---- Kills ---- */
+
+static void assert_only_shared(const char *word) {
+    net_memory *m;
+    assert_int_equal(open_memory(path, SIZE, &m), FAR_ERR_UNREACHABLE);
+    assert_non_null(strstr(far_last_error(), word));
+    assert_int_equal(net_memory_open(&(net_memory_options){.path = path, .size = SIZE, .shared = true}, &m), 0);
+    net_memory_close(m);
+}
+
+
+/* A file that other users own or can write is refused, unless the daemon was started with --shared. Fails without
+ * far_memory_file_check_owner in prepare_file. */
+TEST_WITH(files_of_others_are_refused, set_path, remove_path) {
+    net_memory *m;
+    assert_int_equal(open_memory(path, SIZE, &m), 0);
+    net_memory_close(m);
+    assert_int_equal(chmod(path, 0620), 0);
+    assert_only_shared("other users can write the file (mode 0620)");
+    assert_int_equal(chmod(path, 0606), 0);
+    assert_only_shared("other users can write the file (mode 0606)");
+    assert_int_equal(chmod(path, 0600), 0);
+    if (geteuid() != 0) {
+        left_out("memory files of other users", "the test does not run as root");
+        return;
+    }
+    assert_int_equal(chown(path, 65534, 65534), 0);
+    assert_only_shared("the file belongs to user 65534");
+}
+
+
+/* A symbolic link to a file that does not exist is an error that names this file, and the file is not created. */
+TEST_WITH(a_dangling_link_is_refused, set_path, remove_path) {
+    net_memory *m;
+    char target[80];
+    snprintf(target, sizeof(target), "%s-target", path);
+    assert_int_equal(symlink(target, path), 0);
+    assert_int_equal(open_memory(path, SIZE, &m), FAR_ERR_INVALID);
+    assert_non_null(strstr(far_last_error(), "is a symbolic link to"));
+    assert_non_null(strstr(far_last_error(), target));
+    assert_int_equal(access(target, F_OK), -1);
+}
+
+
+/* A limit of the file size (ulimit -f) is an error, and no file remains. Fails without the check of RLIMIT_FSIZE,
+ * because SIGXFSZ then ends the child. */
+TEST_WITH(a_limit_of_the_file_size_is_an_error, set_path, remove_path) {
+    int status;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        net_memory *m;
+        struct rlimit limit = {1 << 20, 1 << 20};
+        setrlimit(RLIMIT_FSIZE, &limit);
+        signal(SIGXFSZ, SIG_DFL);
+        _exit(open_memory(path, SIZE, &m) == FAR_ERR_NO_MEMORY && strstr(far_last_error(), "ulimit -f") ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+
+/* More memory than the host has is refused, unless the daemon was started with --overcommit. */
+TEST(memory_that_is_not_there_is_refused) {
+    net_memory_options options = {.size = FAR_NODE_BYTES_MAX};
+    net_memory *m;
+    if (far_memory_check_available("host", options.size, "") == 0) {
+        left_out("memory that is not there", "this host has 1T");
+        return;
+    }
+    assert_int_equal(net_memory_open(&options, &m), FAR_ERR_NO_MEMORY);
+    assert_non_null(strstr(far_last_error(), "1T of memory are not there"));
+    assert_non_null(strstr(far_last_error(), "--overcommit"));
+    options.overcommit = true;
+    assert_int_equal(net_memory_open(&options, &m), 0);
+    net_memory_close(m);
+}
+
 
 static unsigned kill_after;
 
@@ -170,7 +258,7 @@ static void kill_between_words(unsigned thread, unsigned word) {
 static void write_and_be_killed(uint64_t value) {
     net_memory *m;
     uint64_t words[8];
-    if (net_memory_open(path, SIZE, &m) < 0)
+    if (open_memory(path, SIZE, &m) < 0)
         _exit(1);
     for (int i = 0; i < 8; i++)
         words[i] = value;
@@ -183,7 +271,7 @@ static void write_and_be_killed(uint64_t value) {
 static void assert_granule(uint64_t expected) {
     net_memory *m;
     uint64_t words[8];
-    assert_int_equal(net_memory_open(path, SIZE, &m), 0);
+    assert_int_equal(open_memory(path, SIZE, &m), 0);
     run_verb(m, FAR_READ, 4096, NULL, 64, words);
     for (int i = 0; i < 8; i++)
         assert_int_equal(words[i], expected);
@@ -213,7 +301,7 @@ TEST_WITH(a_finished_write_is_not_redone_over_a_later_one, set_path, remove_path
     if (child == 0) {
         net_memory *m;
         uint64_t words[8];
-        if (net_memory_open(path, SIZE, &m) < 0)
+        if (open_memory(path, SIZE, &m) < 0)
             _exit(1);
         for (unsigned thread = 0; thread < 2; thread++) {
             for (int i = 0; i < 8; i++)
@@ -264,7 +352,7 @@ TEST_WITH(granules_do_not_tear_between_threads, set_path, remove_path) {
     net_memory *m;
     writer writers[3];
     pthread_t threads[3];
-    assert_int_equal(net_memory_open(path, SIZE, &m), 0);
+    assert_int_equal(open_memory(path, SIZE, &m), 0);
     /* At this place, in the middle of a granule, the function lets other threads run. */
     m->between_words = yield_between_words;
     for (unsigned i = 0; i < 3; i++) {

@@ -610,7 +610,7 @@ int card_open_nodes(__attribute__((unused)) void **state) {
     context.ops.poll_cq = tell_completions;
     context.ops.req_notify_cq = arm_queue;
     for (unsigned i = 0; i < CARD_NODES; i++) {
-        net_server_options config = {.size = CARD_BYTES, .lease_ms = 10000, .threads = 1, .rdma = true};
+        net_server_options config = {.memory.size = CARD_BYTES, .lease_ms = 10000, .threads = 1, .rdma = true};
         assert_int_equal(net_address_parse("127.0.0.1:0", 11, &config.listen, error, sizeof(error)), 0);
         assert_int_equal(net_server_open(&config, &servers[i]), 0);
         assert_int_equal(pthread_create(&threads[i], NULL, run_server, servers[i]), 0);

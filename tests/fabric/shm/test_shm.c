@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "conform.h"
 #include "fabric/shm/shm.h"
+#include "left_out.h"
 #include "test.h"
 
 #include <errno.h>
@@ -334,6 +335,41 @@ TEST_WITH(a_path_without_permission_is_refused, name_pool, remove_pool) {
 }
 
 
+static void assert_only_shared(const char *word) {
+    char shared_uri[96];
+    snprintf(shared_uri, sizeof(shared_uri), "%s?shared=1", bare_uri);
+    expect_refusal(bare_uri, FAR_ERR_UNREACHABLE, word);
+    assert_ok(use_pool(shared_uri, "a", false));
+}
+
+
+/* A pool file that other users own or can write is refused, unless the URI contains shared=1. Fails without
+ * far_memory_file_check_owner in attach_mapping. */
+TEST_WITH(a_pool_of_others_is_refused, name_pool, remove_pool) {
+    assert_ok(use_pool(uri, "a", true));
+    assert_int_equal(chmod(path, 0660), 0);
+    assert_only_shared("other users can write the file (mode 0660); shared=1 in the URI permits that");
+    assert_int_equal(chmod(path, 0602), 0);
+    assert_only_shared("mode 0602");
+    assert_int_equal(chmod(path, 0640), 0);
+    assert_ok(use_pool(bare_uri, "a", false));
+    if (geteuid() != 0) {
+        left_out("pools of other users", "the test does not run as root");
+        return;
+    }
+    assert_int_equal(chown(path, 65534, 65534), 0);
+    assert_only_shared("belongs to user 65534");
+}
+
+
+/* A symbolic link to a file that does not exist is an error that names this file, and no pool is made. */
+TEST_WITH(a_dangling_link_is_refused, name_pool, remove_pool) {
+    assert_int_equal(symlink("nowhere/pool", path), 0);
+    expect_refusal(uri, FAR_ERR_INVALID, "is a symbolic link to 'nowhere/pool', which does not exist");
+    expect_refusal(bare_uri, FAR_ERR_INVALID, "is a symbolic link to 'nowhere/pool', which does not exist");
+}
+
+
 static int open_with_limit(void *arg) {
     (void)arg;
     far_pool *pool = NULL;
@@ -524,6 +560,7 @@ TEST_WITH(a_program_that_was_started_does_not_keep_a_session_alive, name_pool, r
 
 /* The session of a stopped process is alive. It fails when the process is evicted, which kills it. */
 TEST_WITH(a_stopped_process_is_alive, name_pool, remove_pool) {
+    far_control request = {.kind = FAR_CONTROL_EVICT, .id = PARTNER_ID, .generation = PARTNER_GENERATION};
     partner p;
     far_fabric *fabric;
     far_conn *conn;
@@ -533,7 +570,7 @@ TEST_WITH(a_stopped_process_is_alive, name_pool, remove_pool) {
     assert_int_equal(kill(p.pid, SIGSTOP), 0);
     assert_int_equal(waitpid(p.pid, &status, WUNTRACED), p.pid);
     assert_int_equal(fabric->ops->has_failed(conn, PARTNER_ID, PARTNER_GENERATION), 0);
-    assert_ok(fabric->ops->evict(conn, PARTNER_ID, PARTNER_GENERATION));
+    assert_ok(fabric->ops->evict(conn, &request));
     assert_int_equal(fabric->ops->has_failed(conn, PARTNER_ID, PARTNER_GENERATION), 1);
     assert_int_equal(waitpid(p.pid, &status, 0), p.pid);
     assert_true(WIFSIGNALED(status));
@@ -552,27 +589,6 @@ TEST_WITH(a_session_that_gave_itself_up_has_failed, name_pool, remove_pool) {
     join_fabric(&fabric, &conn);
     assert_int_equal(fabric->ops->has_failed(conn, PARTNER_ID, PARTNER_GENERATION), 1);
     kill_partner(&p);
-    fabric->ops->disconnect(conn);
-    fabric->ops->close(fabric);
-}
-
-
-/* The start time in the entry of the session differs from that of the process with this pid. Evicting the session does
- * not kill the process. Fails without the comparison of start times in kill_process_of_session. */
-TEST_WITH(evict_never_hits_another_process, name_pool, remove_pool) {
-    partner p;
-    far_fabric *fabric;
-    far_conn *conn;
-    int status;
-    start_partner(&p, PLAIN);
-    join_fabric(&fabric, &conn);
-    shm_client *client = &((shm_fabric *)fabric)->mapping->clients[PARTNER_ID];
-    atomic_fetch_add_explicit(&client->started, 1, memory_order_relaxed);
-    assert_code(FAR_ERR_UNREACHABLE, fabric->ops->evict(conn, PARTNER_ID, PARTNER_GENERATION));
-    assert_int_equal(waitpid(p.pid, &status, WNOHANG), 0); /* the process is alive */
-    kill_partner(&p);
-    /* The session has failed already, so the eviction succeeds and does nothing. */
-    assert_ok(fabric->ops->evict(conn, PARTNER_ID, PARTNER_GENERATION));
     fabric->ops->disconnect(conn);
     fabric->ops->close(fabric);
 }

@@ -4,11 +4,14 @@
 #define _GNU_SOURCE
 #include "conform.h"
 #include "fabric/shm/shm.h"
+#include "left_out.h"
 #include "test.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -58,6 +61,11 @@ long syscall(long number, ...) {
 #define ONLY_ANSWER 0x7fffffffu
 /* order: start a child that inherits the lock and lives until the pipe of orders is closed */
 #define HAVE_CHILD 0x7ffffffeu
+/* order: unmap the pool, and keep the lock */
+#define UNMAP 0x7ffffffdu
+/* order: become a process of the user NOBODY */
+#define CHANGE_USER 0x7ffffffcu
+#define NOBODY      65534
 
 
 static void connect_to_pool(far_fabric **joined, far_conn **conn) {
@@ -86,9 +94,12 @@ static void be_partner(int orders, int answers) {
     connect_to_pool(&own, &conn);
     /* Each order is a generation with which the partner claims ID; generation 0 releases the id. */
     while (read(orders, &generation, sizeof(generation)) == sizeof(generation)) {
-        int answer = generation == ONLY_ANSWER  ? 0
-                     : generation == HAVE_CHILD ? start_child_without_handlers(orders)
-                                                : own->ops->claim(conn, generation ? ID : 0, generation);
+        const shm_mapping *mapping = ((shm_fabric *)own)->mapping;
+        int answer = generation == ONLY_ANSWER   ? 0
+                     : generation == HAVE_CHILD  ? start_child_without_handlers(orders)
+                     : generation == UNMAP       ? munmap(mapping->base, mapping->mapped)
+                     : generation == CHANGE_USER ? setresuid(NOBODY, NOBODY, NOBODY)
+                                                 : own->ops->claim(conn, generation ? ID : 0, generation);
         if (write(answers, &answer, sizeof(answer)) != sizeof(answer))
             break;
     }
@@ -161,8 +172,19 @@ TEST_FIXTURE(tear_down) {
 }
 
 
-static shm_client *entry_of_client(void) {
-    return &((shm_fabric *)ours)->mapping->clients[ID];
+static void name_process_in_entry(pid_t pid) {
+    atomic_store_explicit(&((shm_fabric *)ours)->mapping->clients[ID].owner, shm_owner_pack((unsigned)pid, GENERATION),
+                          memory_order_relaxed);
+}
+
+
+/* Evicts the session with the process and the force of the request. */
+static int evict(const far_control *how) {
+    far_control request = *how;
+    request.kind = FAR_CONTROL_EVICT;
+    request.id = ID;
+    request.generation = GENERATION;
+    return ours->ops->evict(asker, &request);
 }
 
 
@@ -170,7 +192,7 @@ static shm_client *entry_of_client(void) {
  */
 TEST_WITH(the_process_of_the_client_is_killed, set_up, tear_down) {
     int status;
-    assert_ok(ours->ops->evict(asker, ID, GENERATION));
+    assert_ok(evict(&(far_control){0}));
     assert_int_equal(ours->ops->has_failed(asker, ID, GENERATION), 1);
     assert_int_equal(waitpid(first.pid, &status, 0), first.pid);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
@@ -187,18 +209,15 @@ static void first_closes(void) {
  * if kill_process_of_session does not check the lock after the pidfd was opened. */
 TEST_WITH(a_process_that_closed_the_client_meanwhile_lives_on, set_up, tear_down) {
     meanwhile = first_closes;
-    assert_ok(ours->ops->evict(asker, ID, GENERATION));
+    assert_ok(evict(&(far_control){0}));
     assert_null(meanwhile);
     assert_lives(&first);
 }
 
 
 static void second_takes_the_id(void) {
-    uint64_t started = atomic_load_explicit(&entry_of_client()->started, memory_order_relaxed);
     order_partner(&first, 0);
     order_partner(&second, GENERATION + 1);
-    /* The test makes the start times equal, as if both processes had started in the same tick of the clock. */
-    atomic_store_explicit(&entry_of_client()->started, started, memory_order_relaxed);
 }
 
 
@@ -206,7 +225,7 @@ static void second_takes_the_id(void) {
  * generation. A: kills neither B nor C. Fails if the generation is not compared after the pidfd was opened. */
 TEST_WITH(a_client_that_was_replaced_meanwhile_is_not_killed, set_up, tear_down) {
     meanwhile = second_takes_the_id;
-    assert_ok(ours->ops->evict(asker, ID, GENERATION));
+    assert_ok(evict(&(far_control){0}));
     assert_null(meanwhile);
     assert_lives(&first);
     assert_lives(&second);
@@ -230,17 +249,132 @@ static void another_locks_and_is_slow(void) {
  * shm_release_id releases the lock before it clears the entry. */
 TEST_WITH(a_lock_of_the_next_client_is_not_taken_for_the_old_one, set_up, tear_down) {
     meanwhile = another_locks_and_is_slow;
-    assert_ok(ours->ops->evict(asker, ID, GENERATION));
+    assert_ok(evict(&(far_control){0}));
     assert_null(meanwhile);
     assert_lives(&first);
     close(locked_by_another);
 }
 
 
-/* If the start time of a client is unknown, the client is not killed, because its pid may belong to another process. */
-TEST_WITH(a_client_whose_start_is_not_known_is_not_killed, set_up, tear_down) {
-    atomic_store_explicit(&entry_of_client()->started, 0, memory_order_relaxed);
-    assert_code(FAR_ERR_UNREACHABLE, ours->ops->evict(asker, ID, GENERATION));
+/* An attacker that can write the file names another process of the pool in the entry of a session. This process does not
+ * hold the lock of the session, so it is not killed. Fails if confirm_process does not ask the kernel for the lock. */
+TEST_WITH(a_process_without_the_lock_is_not_killed, set_up, tear_down) {
+    name_process_in_entry(second.pid);
+    assert_code(FAR_ERR_UNREACHABLE, evict(&(far_control){0}));
+    assert_non_null(strstr(far_last_error(), "lock of the session"));
+    assert_lives(&first);
+    assert_lives(&second);
+}
+
+
+/* A process that holds the lock but has not mapped the pool may have received the descriptor from an attacker, and is
+ * not killed. Fails if confirm_process does not ask the kernel for the mapping. */
+TEST_WITH(a_process_that_has_not_mapped_the_pool_is_not_killed, set_up, tear_down) {
+    order_partner(&first, UNMAP);
+    assert_code(FAR_ERR_UNREACHABLE, evict(&(far_control){0}));
+    assert_non_null(strstr(far_last_error(), "mapped the pool"));
+    assert_lives(&first);
+}
+
+
+/* An entry without a process is an error, and no success. */
+TEST_WITH(a_live_session_without_a_process_is_not_reported_as_evicted, set_up, tear_down) {
+    name_process_in_entry(0);
+    assert_code(FAR_ERR_UNREACHABLE, evict(&(far_control){0}));
+    assert_lives(&first);
+}
+
+
+/* The caller names a process, and the entry names another one by now. Fails if shm_evict does not compare them. */
+TEST_WITH(only_the_named_process_is_killed, set_up, tear_down) {
+    assert_code(FAR_ERR_NOT_FOUND, evict(&(far_control){.process = second.pid}));
+    assert_lives(&first);
+    assert_ok(evict(&(far_control){.process = first.pid}));
+}
+
+
+/* Root evicts a process of another user only with `force`, although the kernel permits root to kill it. Fails if
+ * confirm_process does not compare the users. */
+TEST_WITH(a_process_of_another_user_is_killed_only_by_force, set_up, tear_down) {
+    if (geteuid() != 0) {
+        left_out("eviction of a process of another user", "the test does not run as root");
+        return;
+    }
+    order_partner(&first, CHANGE_USER);
+    assert_code(FAR_ERR_UNREACHABLE, evict(&(far_control){0}));
+    assert_non_null(strstr(far_last_error(), "belongs to user 65534"));
+    assert_lives(&first);
+    assert_ok(evict(&(far_control){.force = true}));
+}
+
+
+/* A user who is not root cannot force an eviction. */
+TEST_WITH(force_is_only_for_root, set_up, tear_down) {
+    if (geteuid() != 0) {
+        left_out("eviction of a process of another user", "the test does not run as root");
+        return;
+    }
+    assert_int_equal(setresuid(NOBODY, NOBODY, 0), 0);
+    int err = evict(&(far_control){.force = true});
+    assert_int_equal(setresuid(0, 0, 0), 0);
+    assert_code(FAR_ERR_UNREACHABLE, err);
+    assert_non_null(strstr(far_last_error(), "not to the calling user"));
+    assert_lives(&first);
+}
+
+
+static bool pid_was_reused;
+
+
+/* Ends the first partner, and starts a process with the same pid, which holds the same session. */
+static void another_process_gets_the_pid(void) {
+    int orders[2], answers[2], status, answer = -1;
+    unsigned generation = GENERATION;
+    pid_t pid = first.pid;
+    kill(first.pid, SIGKILL);
+    assert_int_equal(waitpid(first.pid, &status, 0), first.pid);
+    close(first.orders);
+    close(first.answers);
+    assert_int_equal(pipe2(orders, O_CLOEXEC) + pipe2(answers, O_CLOEXEC), 0);
+    struct clone_args args = {.exit_signal = SIGCHLD, .set_tid = (uintptr_t)&pid, .set_tid_size = 1};
+    fflush(NULL);
+    pid_t made = (pid_t)syscall(SYS_clone3, &args, sizeof(args), 0, 0, 0, 0);
+    if (made == 0) {
+        char one_byte;
+        alarm(60);
+        /* The child must not use the mapping of its parent, so it makes one of its own. */
+        int file = open(path, O_RDWR | O_CLOEXEC);
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SHM_LOCKS_AT + ID, .l_len = 1};
+        answer = fcntl(file, F_OFD_SETLK, &lock);
+        name_process_in_entry(getpid());
+        while (write(answers[1], &answer, sizeof(answer)) == sizeof(answer) &&
+               read(orders[0], &generation, sizeof(generation)) == sizeof(generation))
+            ;
+        _exit(read(orders[0], &one_byte, 1) != 0);
+    }
+    close(orders[0]);
+    close(answers[1]);
+    pid_was_reused = made == first.pid;
+    first.orders = orders[1];
+    first.answers = answers[0];
+    if (pid_was_reused) {
+        assert_int_equal(read(first.answers, &answer, sizeof(answer)), sizeof(answer));
+        assert_int_equal(answer, 0);
+    }
+}
+
+
+/* A: reads the pid of client B and opens a pidfd. B: ends. C: a new process gets the pid of B and passes all checks. A:
+ * must not kill C. Fails if shm_evict sends the signal to the pid. */
+TEST_WITH(a_process_that_got_the_pid_of_the_client_is_not_killed, set_up, tear_down) {
+    pid_was_reused = false;
+    meanwhile = another_process_gets_the_pid;
+    int err = evict(&(far_control){0});
+    if (!pid_was_reused) {
+        left_out("eviction while a pid is reused", "a process cannot choose its pid here");
+        return;
+    }
+    assert_code(FAR_ERR_BUSY, err);
     assert_lives(&first);
 }
 
@@ -250,7 +384,7 @@ TEST_WITH(a_client_whose_start_is_not_known_is_not_killed, set_up, tear_down) {
 TEST_WITH(a_lock_that_a_child_inherited_outlives_the_process, set_up, tear_down) {
     int status;
     order_partner(&first, HAVE_CHILD);
-    assert_code(FAR_ERR_BUSY, ours->ops->evict(asker, ID, GENERATION));
+    assert_code(FAR_ERR_BUSY, evict(&(far_control){0}));
     assert_non_null(strstr(far_last_error(), "a process that it started still holds its lock"));
     assert_int_equal(waitpid(first.pid, &status, 0), first.pid);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);

@@ -337,7 +337,7 @@ TEST(a_uri_of_256_nodes_fits) {
     static char uri[16 + FAR_NODES_MAX * 32] = "tcp://";
     far_fabric *fabric;
     char error[128];
-    net_server_options config = {.size = 1 << 20, .lease_ms = 10000, .threads = 1};
+    net_server_options config = {.memory.size = 1 << 20, .lease_ms = 10000, .threads = 1};
     assert_int_equal(net_address_parse("127.0.0.1:0", 11, &config.listen, error, sizeof(error)), 0);
     for (unsigned i = 0; i < FAR_NODES_MAX; i++) {
         assert_int_equal(net_server_open(&config, &servers[i]), 0);

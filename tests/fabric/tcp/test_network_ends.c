@@ -43,7 +43,7 @@ typedef struct waiting_node {
 
 static void open_node(waiting_node *n, const char *secret, bool chaos) {
     net_server_options config = {
-        .size = 1 << 20, .threads = 1, .lease_ms = 10000, .tls = {.secret = secret}, .chaos = chaos};
+        .memory.size = 1 << 20, .threads = 1, .lease_ms = 10000, .tls = {.secret = secret}, .chaos = chaos};
     char error[128];
     int window = WINDOW;
     *n = (waiting_node){0};

@@ -190,9 +190,9 @@ TEST(a_stopped_client_is_alive_until_it_is_evicted) {
     usleep(300000);
     assert_int_equal(guest_count_live_sessions(&c), 4);
     /* the session of the caller cannot be evicted */
-    assert_int_equal(far_pool_evict(c.session, 1, 0, &killed), FAR_ERR_INVALID);
-    assert_int_equal(far_pool_evict(c.session, 9, 0, &killed), FAR_ERR_NOT_FOUND);
-    assert_ok(far_pool_evict(c.session, 3, 0, &killed));
+    assert_int_equal(far_pool_evict(c.session, 1, 0, false, &killed), FAR_ERR_INVALID);
+    assert_int_equal(far_pool_evict(c.session, 9, 0, false, &killed), FAR_ERR_NOT_FOUND);
+    assert_ok(far_pool_evict(c.session, 3, 0, false, &killed));
     assert_int_equal(killed.id, 3);
     assert_int_equal(guest_count_live_sessions(&c), 2);
     uint64_t values[KEYS];

@@ -11,9 +11,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 
 
 static int connect_to(const char *address) {
@@ -83,6 +87,161 @@ TEST(strangers_do_not_keep_newcomers_out) {
     end_served(&s);
 }
 
+
+/* ---- The latency of a client while strangers connect ---- */
+
+#define LATENCY_ROUNDS 5
+#define LATENCY_KEYS   1000u
+
+typedef struct stranger {
+    int socket;       /* -1: not connected */
+    uint64_t back_at; /* time of its next connection in ns */
+} stranger;
+
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+
+/* Connects, and sends nothing, garbage, or the beginning of a hello. */
+static void connect_stranger(stranger *one, unsigned number, const struct sockaddr_in *to, int epoll) {
+    static const char garbage[16] = "GET / HTTP/1.1\r\n";
+    const net_head head = {NET_HEAD_BYTES + sizeof(net_hello), NET_HELLO, 0, 0};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u32 = number};
+    struct linger at_once = {1, 0}; /* The connection ends with a reset, so that the test does not run out of ports. */
+    one->socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (one->socket < 0)
+        return;
+    setsockopt(one->socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    if (connect(one->socket, (const struct sockaddr *)to, sizeof(*to)) < 0 ||
+        (number % 3 == 1 && send(one->socket, garbage, sizeof(garbage), MSG_NOSIGNAL) < 0) ||
+        (number % 3 == 2 && send(one->socket, &head, sizeof(head), MSG_NOSIGNAL) < 0) ||
+        epoll_ctl(epoll, EPOLL_CTL_ADD, one->socket, &event) < 0) {
+        close(one->socket);
+        one->socket = -1;
+        one->back_at = now_ns() + 1000000000u;
+    }
+}
+
+
+/* A process of `count` strangers. A stranger whose connection the daemon has closed comes back after a second. */
+static void be_strangers(const struct sockaddr_in *to, unsigned count) {
+    struct rlimit limit;
+    struct epoll_event events[64];
+    char rest[256];
+    stranger *all = calloc(count, sizeof(*all));
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    for (unsigned i = 0; all && i < count; i++)
+        all[i].socket = -1;
+    for (unsigned next = 0; all; next = (next + 1) % count) {
+        if (all[next].socket < 0 && now_ns() >= all[next].back_at)
+            connect_stranger(&all[next], next, to, epoll);
+        int ready = epoll_wait(epoll, events, 64, next == 0 ? 1 : 0); /* a pause after each pass over all strangers */
+        for (int i = 0; i < ready; i++) {
+            stranger *one = &all[events[i].data.u32];
+            if (recv(one->socket, rest, sizeof(rest), MSG_DONTWAIT) > 0)
+                continue;
+            close(one->socket);
+            one->socket = -1;
+            one->back_at = now_ns() + 1000000000u;
+        }
+    }
+    _exit(1);
+}
+
+
+static int compare_times(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+
+static void measure_gets(served *s, uint64_t *times, unsigned gets) {
+    char value[8];
+    for (unsigned i = 0; i < gets; i++) {
+        uint32_t key = i * 7919 % LATENCY_KEYS;
+        uint64_t begun = now_ns();
+        assert_ok(far_get(s->session, s->index, &key, sizeof(key), value, sizeof(value), NULL));
+        times[i] = now_ns() - begun;
+    }
+}
+
+
+static struct sockaddr_in endpoint_of(const daemon_node *node) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(strchr(node->address, ':') + 1))};
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    return to;
+}
+
+
+/* Measures gets while strangers connect to a daemon, and lets a newcomer in. */
+static void measure_gets_with_strangers(served *s, const daemon_node *visited, unsigned strangers, uint64_t *times,
+                                        unsigned gets) {
+    char uri[128];
+    struct sockaddr_in to = endpoint_of(visited);
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        be_strangers(&to, strangers);
+    while (daemon_read_status(visited->address).connections < 10) /* the strangers have begun */
+        usleep(1000);
+    measure_gets(s, times, gets);
+    snprintf(uri, sizeof(uri), "tcp://%s", visited->address);
+    put_and_get(uri);
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+
+static double quantile_us(const uint64_t *sorted, unsigned count, double part) {
+    return (double)sorted[(unsigned)((double)(count - 1) * part)] / 1e3;
+}
+
+
+/* A client gets keys while strangers connect again and again. No get fails, and a newcomer gets in. The test prints the
+ * times of a get without strangers, with strangers at another daemon on this host, which also need processor time, and
+ * with strangers at the client's daemon. The environment variable STRANGERS gives their number; a campaign uses 5000.
+ */
+TEST(a_client_works_while_strangers_connect) {
+    static const char *const where[] = {"no strangers", "strangers at another daemon", "strangers at this daemon"};
+    unsigned strangers = getenv("STRANGERS") ? (unsigned)atoi(getenv("STRANGERS")) : 200;
+    unsigned gets = getenv("STRANGERS") ? 20000 : 500, all = LATENCY_ROUNDS * gets;
+    uint64_t *times[3];
+    double p99[3];
+    served s;
+    daemon_node other;
+    serve_an_index(&s);
+    assert_true(daemon_start(&other, NULL, "--size 16M"));
+    for (uint32_t key = 0; key < LATENCY_KEYS; key++)
+        assert_ok(far_put(s.session, s.index, &key, sizeof(key), "value", 5));
+    for (unsigned i = 0; i < 3; i++)
+        assert_non_null(times[i] = malloc(all * sizeof(*times[i])));
+    for (unsigned round = 0; round < LATENCY_ROUNDS; round++) {
+        measure_gets(&s, times[0] + round * gets, gets);
+        measure_gets_with_strangers(&s, &other, strangers, times[1] + round * gets, gets);
+        measure_gets_with_strangers(&s, &s.node, strangers, times[2] + round * gets, gets);
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        qsort(times[i], all, sizeof(*times[i]), compare_times);
+        p99[i] = quantile_us(times[i], all, 0.99);
+        printf("%s: p50 %.1f us, p99 %.1f us, %.2f x\n", where[i], quantile_us(times[i], all, 0.5), p99[i],
+               p99[i] / p99[0]);
+        free(times[i]);
+    }
+    assert_int_equal(daemon_stop(&other), 0);
+    end_served(&s);
+}
+
+
+/* ---- Memory ---- */
 
 static uint64_t resident_bytes(const daemon_node *node) {
     char path[64], line[256];

@@ -41,6 +41,7 @@ static struct {
     bool failure_before;
     unsigned gets, writes;
     bool need_pin;
+    bool failure_drops_pin; /* an operation that fails has no pin afterwards, as if a new pin was refused */
 } far;
 
 static const far_index_kind no_kind = {.name = "none"};
@@ -131,7 +132,10 @@ static inline int fake_write(far_task *t, far_op_kind kind, far_bytes value) {
     stop_if_requested(t, AFTER_WRITE);
     if (far.hooks && !far.no_done)
         far_rdwc_done(t, far.in_place ? read : written);
-    return take_failure(false);
+    int failure = take_failure(false);
+    if (failure && far.failure_drops_pin)
+        far_pin_drop(t);
+    return failure;
 }
 
 

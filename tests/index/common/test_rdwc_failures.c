@@ -33,6 +33,25 @@ TEST_WITH(a_leader_does_not_fail_because_of_a_members_value, set_up, tear_down) 
 }
 
 
+/* The write with a member's value is refused because a stalled client holds up the operation, which has no pin then.
+ * The leader takes a new pin before it writes its own value. Fails without far_pin_take in lead_round (rdwc.c). */
+TEST_WITH(a_refused_leader_takes_a_pin_before_it_runs_alone, set_up, tear_down) {
+    far.need_pin = far.failure_drops_pin = true;
+    far.stop_at = AFTER_READ;
+    operation *leader = start_operation(0, FAR_OP_PUT, "mine");
+    leader->pinned = true;
+    run_until_blocked();
+    far.failure = FAR_ERR_BUSY;
+    operation *other = start_operation(1, FAR_OP_PUT, "theirs");
+    other->pinned = true;
+    run_until_blocked();
+    resume_and_finish();
+    assert_int_equal(leader->result, 0);
+    assert_int_equal(other->result, 0);
+    assert_int_equal(far.writes, 3);
+}
+
+
 /* The leader's session is fenced after it has sent the value of c. The put of c returns FAR_ERR_UNREACHABLE and is not
  * repeated. The put of b, whose value was never sent, runs on its own. */
 TEST_WITH(an_unknown_outcome_is_returned_to_the_writer_of_the_sent_value, set_up, tear_down) {

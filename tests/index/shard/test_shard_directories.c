@@ -134,25 +134,28 @@ static void cache_cleared_while_an_extent_is_made_on(const variant *variant) {
     fill_and_empty(&s, KEYS);
     unsigned d = shard_root_d(far_root(&s)) + 1;
     shard_partition *part = &shard_state_of(s.b.index)->part[0];
-    assert_true(shard_extent_count(shard_state_of(s.b.index), d) >= 2);
+    assert_true(shard_extent_count(shard_state_of(s.b.index), 1, d) >= 2);
     far_addr array = 0;
     for (unsigned i = 0; i < 100 && !knows_first_extent(part, d); i++) {
         assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, false, grow_once, s.b.index), 0);
         far_sim_sleep(s.world, 300000);
         array = words_at(&s, directory_addr(&s.b))[SHARD_DIR_SEGMENT + d];
     }
-    assert_true(words_at(&s, array)[0] != 0 && words_at(&s, array)[1] == 0);
+    unsigned missing = 0; /* the extents are made in order */
+    while (words_at(&s, array)[missing] != 0)
+        missing++;
+    assert_in_range(missing, 1, shard_extent_count(shard_state_of(s.b.index), 1, d) - 1);
     uint64_t first[SHARD_LINE];
     memcpy(first, words_at(&s, 0), sizeof(first));
     s.b.ended = false;
     s.b.client = far_sim_start(s.b.pool->fabric, "doubles", double_it, &s.b);
-    stage_stop_at(&s.b, (far_sim_match){.kind = FAR_SIM_READ, .from = array + 8, .to = array + 16});
+    stage_stop_at(&s.b, (far_sim_match){.kind = FAR_SIM_READ, .from = array, .to = array + 8});
     uint64_t root = root_of(&s.b);
     shard_learn_root(part,
                      shard_root_next(root, d - 1, SHARD_STABLE, true, shard_root_stamp(root) + SHARD_DIRECTORIES));
     stage_finish(&s.b);
     assert_memory_equal(first, words_at(&s, 0), sizeof(first));
-    assert_true(words_at(&s, array)[1] != 0);
+    assert_true(words_at(&s, array)[missing] != 0);
     world_assert_no_checker_error(s.world);
     stage_tear_down(&s);
 }
@@ -165,7 +168,7 @@ static void extents_are_retired_with_their_directory_on(const variant *variant) 
     stage s;
     open_stage(&s, variant, 0, SHRINK_OPTIONS ",extent=512");
     fill_and_empty(&s, KEYS);
-    assert_true(shard_extent_count(shard_state_of(s.b.index), shard_root_d(far_root(&s))) >= 2);
+    assert_true(shard_extent_count(shard_state_of(s.b.index), 1, shard_root_d(far_root(&s))) >= 2);
     shrink_until(&s, &s.b, SHARD_STABLE, 1);
     far_sim_sleep(s.world, 30000000);
     world_assert_nothing_leaked(s.a.session);

@@ -80,10 +80,21 @@ static uint64_t round_trips(const table *t) {
 #define INLINE   "key_size=8,value_size=8,partitions=1,bits=10,load=10,idle_sweep=off"
 
 
-static bool is_split(const table *t, uint64_t h) {
+/* Returns the address of an extent of segment 0, or of segment 0 if it has only one. */
+static far_addr segment_zero(const table *t, uint64_t extent) {
     const shard_state *st = shard_state_of(t->index);
-    far_addr addr = atomic_load_explicit(&st->part[0].segment[0], memory_order_relaxed) +
-                    shard_bucket(h, st->p, st->b, 0) * SHARD_BUCKET_BYTES;
+    const uint64_t word = atomic_load_explicit(&st->part[0].segment[0], memory_order_relaxed);
+    if (shard_extent_count(st, 1, 0) == 0)
+        return word;
+    const shard_extents *extents = (const shard_extents *)(uintptr_t)word;
+    return shard_cached_word(&extents->extent[extent], shard_directory_number(&st->part[0]));
+}
+
+
+static bool is_split(const table *t, uint64_t h) {
+    shard_state *st = shard_state_of(t->index);
+    const uint64_t at = shard_bucket(h, st->p, st->b, 0) * SHARD_BUCKET_BYTES;
+    far_addr addr = segment_zero(t, at / st->extent) + at % st->extent;
     far_sim_world *world = far_sim_world_of(t->pool->fabric);
     const uint64_t *w = (const uint64_t *)((char *)far_sim_memory(world, far_addr_node(addr)) + far_addr_offset(addr));
     return shard_header_v(w[shard_header_at(st)]) > 0;
@@ -349,8 +360,9 @@ TEST(segments_come_piece_by_piece) {
                 const shard_extents *extents =
                     (const void *)(uintptr_t)atomic_load_explicit(&part->segment[d + 1], memory_order_relaxed);
                 known[after] = 0;
-                if (shard_extents_bytes(shard_state_of(t.index), d + 1) && extents)
-                    for (uint64_t i = 0; i < (shard_extents_bytes(shard_state_of(t.index), d + 1) - 8) / 8; i++)
+                const uint64_t count = shard_extent_count(shard_state_of(t.index), 1, d + 1);
+                if (count && extents)
+                    for (uint64_t i = 0; i < count; i++)
                         known[after] += atomic_load_explicit(&extents->extent[i], memory_order_relaxed) != 0;
                 if (!after)
                     assert_int_equal(insert(&t, keys), 0);

@@ -4,44 +4,9 @@
 #include "test.h"
 
 
-static void alloc_main(void *arg) {
-    actor *a = arg;
-    a->result = call(a, alloc_object, a);
-}
-
-
 static far_sim_match cas_of_block_entry(const far_geometry *g) {
     return (far_sim_match){
         .kind = FAR_SIM_CAS, .from = far_addr_make(0, g->node[0].entries), .to = far_addr_make(0, g->node[0].pages)};
-}
-
-
-/* Handles A and B make large objects at the same time. A has decided to take the last four blocks of the node and stops
- * before its first CAS. B makes an object of the last two blocks. A continues, loses the CAS of one block, frees the
- * blocks that it got, and takes four other ones. Fails if make_large_object (blocks.c) ignores that a block was lost,
- * because the objects would overlap, or if far_large_undo does not compare the distance of an extent from its head,
- * because it would free B's second block. */
-TEST(two_large_objects_never_share_a_block) {
-    rig r;
-    open_rig_with(&r, 90, 2, 0, "size=4M", 16);
-    actor *a = &r.actors[0], *b = &r.actors[1];
-    const far_geometry *g = &a->pool->geometry;
-    a->size = 4 * g->block_bytes;
-    b->size = 2 * g->block_bytes;
-    start(a, "a", alloc_main);
-    stop_at(a, cas_of_block_entry(g));
-    assert_int_equal(call(b, alloc_object, b), 0);
-    finish(a);
-    assert_int_equal(a->result, 0);
-    far_block_id first = block_of(b, b->object), second = {0, first.index + 1};
-    assert_int_equal(second.index + 1, g->node[0].blocks);
-    assert_int_equal(far_block_unpack(word_at(&r, far_block_entry(g, first))).kind, FAR_BLOCK_LARGE_HEAD);
-    assert_int_equal(far_block_unpack(word_at(&r, far_block_entry(g, second))).kind, FAR_BLOCK_EXTENT);
-    assert_true(block_of(a, a->object).index + 4 <= first.index);
-    assert_int_equal(far_block_unpack(word_at(&r, far_block_entry(g, (far_block_id){0, first.index - 1}))).kind,
-                     FAR_BLOCK_EXTENT);
-    assert_nothing_lost(&r, a);
-    close_rig(&r);
 }
 
 

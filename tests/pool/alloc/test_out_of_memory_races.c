@@ -326,37 +326,6 @@ TEST(a_failed_handle_is_not_waited_for) {
 }
 
 
-/* Another session of the same handle is wiping a large object, which would be enough memory. The needy session must
- * wait for it. */
-TEST(memory_that_the_same_handle_wipes_is_waited_for) {
-    rig r;
-    open_small_pool(&r, 525, 1, 2, WITHOUT_HOUSEKEEPING(0), "2M");
-    actor *freer = &r.actors[0], *needy = &r.actors[1];
-    const far_geometry *g = &freer->pool->geometry;
-    put_now(needy, "first", 1);
-    assert_true(fill(freer, "a", FAR_VALUE_MAX) > 2); /* Each value is a large object of two blocks. */
-    far_addr run = bucket_of(&r, freer, "a0");
-    remove_now(freer, "a0");
-    start(freer, "poller", poll_main);
-    far_sim_stop_before(freer->client,
-                        (far_sim_match){.kind = FAR_SIM_WRITE, .from = run, .to = run + 2 * g->block_bytes});
-    for (unsigned i = 0; i < 50 && block_state(&r, freer, run).kind != FAR_BLOCK_WIPING; i++) {
-        far_epoch_request(freer->pool);
-        far_sim_run_for(r.world, 100000);
-    }
-    assert_int_equal(far_sim_run_client(freer->client), FAR_SIM_STOPPED);
-    start_putting(needy, 1, FAR_VALUE_MAX);
-    far_sim_run_for(r.world, 50000000);
-    assert_false(far_sim_ended(needy->client));
-    far_sim_resume(freer->client);
-    far_sim_run_for(r.world, 50000000);
-    assert_true(far_sim_ended(needy->client));
-    assert_int_equal(needy->result, 0);
-    stop_polling(freer);
-    check_and_close(&r);
-}
-
-
 /* A client is stopped while it holds a pin, so the epoch does not advance and retired memory cannot be reused.
  * Operations that need memory fail after some time instead of waiting forever. When the client continues, they succeed.
  */

@@ -63,11 +63,17 @@ static void start_holding(stage_actor *by, uint64_t begins, uint64_t lasts) {
 }
 
 
-/* Opens the stage. Returns how long actor B waits before it searches for a stalled client, in ns. */
+/* Opens the stage. Returns how long actor B waits until it is refused or evicts a client, in ns. The last part of this
+ * time, which observation_ticks returns, is the observation of the client. */
 static uint64_t open_stage(unsigned evict_after_ms) {
     stage_open(&s, "toy", NULL, evict_after_ms ? "questions=on,limit=100s" : "limit=100s");
     s.b.pool->options.evict_after_ms = evict_after_ms;
-    return evict_after_ms ? evict_after_ms * MS : FAR_STALL_TICKS * far_tick(s.b.pool->fabric);
+    return evict_after_ms ? evict_after_ms * MS : far_stall_bound(s.b.pool->fabric) / 10 * 9;
+}
+
+
+static unsigned observation_ticks(unsigned evict_after_ms) {
+    return evict_after_ms ? 1000 : 20;
 }
 
 
@@ -119,18 +125,19 @@ TEST(a_client_that_pinned_recently_is_not_evicted) {
  * pin as C for a short time. B must name or evict C, not A. */
 static void check_activation_is_spared(unsigned evict_after_ms, unsigned ticks) {
     char name[32];
-    uint64_t limit = open_stage(evict_after_ms), tick = far_tick(s.b.pool->fabric);
+    uint64_t limit = open_stage(evict_after_ms), tick = far_tick(s.b.pool->fabric),
+             search = limit - observation_ticks(evict_after_ms) * tick;
     far_sim_sleep(s.world, 500 * tick);
     assert_false(far_epoch_is_active(s.a.pool));
     start_holding(&s.c, 0, 3 * limit);
     start_to_wait();
     uint64_t began = far_sim_now(s.world);
-    far_sim_run_for(s.world, limit - 20 * tick);
+    far_sim_run_for(s.world, search - 20 * tick);
     assert_false(far_epoch_is_active(s.a.pool));
     stage_start(&s.a, FAR_OP_GET, "key", NULL);
     far_sim_hold *waking =
         stage_hold(&s.a, (far_sim_match){.kind = FAR_SIM_READ, .from = FAR_SUPER_EPOCH, .to = FAR_SUPER_EPOCH + 8});
-    far_sim_run_for(s.world, began + limit + ticks * tick - far_sim_now(s.world));
+    far_sim_run_for(s.world, began + search + ticks * tick - far_sim_now(s.world));
     far_sim_release(waking);
     run_until_b_has_ended();
     while (!s.a.ended || !s.c.ended)
@@ -159,7 +166,7 @@ TEST(a_client_that_becomes_active_is_not_evicted) {
 
 
 /* On a busy machine, A takes 900 ticks until it publishes its current pin. B still evicts C and not A. Fails if
- * OBSERVED_TICKS_MAX is too short. */
+ * OBSERVED_SHARE_EVICT is too large. */
 TEST(a_client_that_becomes_active_slowly_is_not_evicted) {
     check_activation_is_spared(500, 900);
 }

@@ -79,8 +79,12 @@ TEST(sizes_grow_with_the_pool_up_to_their_bounds) {
     assert_int_equal(far_geometry_make(1, &small, &usual_capabilities, 1, &g), 0);
     assert_int_equal(g.block_bytes, 64 << 10);
     assert_int_equal(g.session_slots, 256);
+    for (uint64_t size = 16ull << 20; size <= 2ull << 30; size *= 2) {
+        assert_int_equal(far_geometry_make(1, &size, &usual_capabilities, 1, &g), 0);
+        assert_int_equal(g.block_bytes, size <= 16 << 20 ? 64 << 10 : size == 32 << 20 ? 128 << 10 : 256 << 10);
+    }
     assert_int_equal(far_geometry_make(1, &middle, &usual_capabilities, 1, &g), 0);
-    assert_int_equal(g.block_bytes, 128 << 10);
+    assert_int_equal(g.block_bytes, 256 << 10);
     assert_int_equal(g.session_slots, 16382);
     assert_int_equal(far_geometry_make(1, &large, &usual_capabilities, 1, &g), 0);
     assert_int_equal(g.block_bytes, 4 << 20);
@@ -115,11 +119,11 @@ TEST(the_layout_of_a_pool_never_changes) {
     const uint64_t bytes = 512ull << 20;
     assert_int_equal(far_geometry_make(1, &bytes, &usual_capabilities, 1, &g), 0);
     assert_int_equal(g.session_slots, 16382);
-    assert_int_equal(g.node[0].blocks, 7984);
-    assert_int_equal(g.page_bytes, 1024);
+    assert_int_equal(g.node[0].blocks, 2008);
+    assert_int_equal(g.page_bytes, 4096);
     assert_int_equal(g.node[0].entries, 0x100fc0);
-    assert_int_equal(g.node[0].pages, 0x13f5c0);
-    assert_int_equal(g.node[0].bitmaps, 0x5255c0);
-    assert_int_equal(g.node[0].marks, 0x90b5c0);
-    assert_int_equal(g.node[0].first_block, 0xcf2000);
+    assert_int_equal(g.node[0].pages, 0x110ac0);
+    assert_int_equal(g.node[0].bitmaps, 0x20bac0);
+    assert_int_equal(g.node[0].marks, 0x5f7ac0);
+    assert_int_equal(g.node[0].first_block, 0x9e4000);
 }

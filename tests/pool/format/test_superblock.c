@@ -242,8 +242,8 @@ static void expect_refusal_of_word(const far_addr addr, uint64_t word, bool afte
 TEST(memory_that_is_no_pool_of_this_version_is_refused_and_not_changed) {
     expect_refusal_of_word(FAR_SUPER_MAGIC, 0x1234567890, true, "not a farindex pool");
     expect_refusal_of_word(FAR_SUPER_MAGIC, 0x1234567890, false, "not a farindex pool");
-    expect_refusal_of_word(FAR_SUPER_MAGIC, FAR_POOL_MAGIC << 16 | 6, true,
-                           "version 6, but this library supports only version 7");
+    expect_refusal_of_word(FAR_SUPER_MAGIC, FAR_POOL_MAGIC << 16 | 7, true,
+                           "version 7, but this library supports only version 8");
     expect_refusal_of_word(FAR_SUPER_POOL_ID, 5, true, "damaged");
     expect_refusal_of_word(FAR_SUPER_CAPABILITIES, 8, true, "damaged");
     expect_refusal_of_word(FAR_SUPER_CAPABILITIES, 12, true, "capabilities are damaged");

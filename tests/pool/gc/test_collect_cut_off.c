@@ -87,11 +87,11 @@ static int alloc_and_free(far_task *t, void *arg) {
         err = far_alloc(t, a->index, 0, 700 + 300 * (i % 4), FAR_NODE_ANY, i % 8 == 7 ? FAR_ALLOC_SESSION_OWNED : FAR_ALLOC_ZERO,
                         &objects[i]);
     if (err == 0)
-        err = far_alloc(t, a->index, 0, 150000, FAR_NODE_ANY, 0, &run);
+        err = far_alloc(t, a->index, 0, 60000, FAR_NODE_ANY, 0, &run);
     for (unsigned i = 0; i < 40 && err == 0; i++)
         far_free(t, a->index, 0, objects[i].addr, 700 + 300 * (i % 4));
     if (err == 0)
-        far_free(t, a->index, 0, run.addr, 150000);
+        far_free(t, a->index, 0, run.addr, 60000);
     far_pin_drop(t);
     for (unsigned i = 0; i < 5 && err == 0; i++) {
         err = far_memory_tick(t);
@@ -123,7 +123,7 @@ static void prepare_nothing(rig *r) {
 }
 
 
-/* A client allocates, frees, makes a large object, releases slabs and blocks, and closes its handle. It fails at each
+/* A client allocates, also an object of nearly a block, frees, releases slabs and blocks, and closes its handle. It fails at each
  * of its verbs. A collection finds everything. */
 TEST(a_client_that_fails_at_any_verb_of_the_allocator_leaks_nothing) {
     fail_at_every_verb(alloc_free_and_close_main, prepare_nothing, 1, 100);

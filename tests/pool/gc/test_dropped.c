@@ -40,7 +40,7 @@ TEST(a_drop_frees_the_memory_in_all_handles) {
 
 
 /* The page words of an orphan with slabs of the index are damaged. The memory in all other blocks becomes free
- * nevertheless. Fails if free_unowned_block (dropped.c) ends at the first damaged block. */
+ * nevertheless. Fails if adopt_block_with_dropped (dropped.c) ends at the first damaged block. */
 TEST(a_damaged_block_does_not_stop_the_freeing_of_others) {
     rig r;
     open_without_index(&r, 20, 2, 0);
@@ -297,26 +297,24 @@ TEST(blocks_with_slabs_of_a_dropped_index_are_not_released) {
 
 /* ---- Drops and closes ---- */
 
-/* A dropped index has many orphans or many large objects. To free them takes a long time, in which the epoch must
+/* A dropped index has many orphans. To free them takes a long time, in which the epoch must
  * advance, so that retired objects of other handles become free and the dropper is not taken for a stalled client.
- * Fails if free_unowned_block (dropped.c) keeps its pin. */
+ * Fails if adopt_block_with_dropped (dropped.c) keeps its pin. */
 TEST(the_epoch_advances_while_a_large_index_is_freed) {
-    for (unsigned runs = 0; runs < 2; runs++) {
-        rig r;
-        open_without_index(&r, 25 + runs, 3, 0);
-        uint32_t uid = create_with_values(r.actors[2].session, "x", "dart", runs ? 50 : 3000, runs ? FAR_VALUE_MAX : 0);
-        reopen(&r, &r.actors[2]);
-        create_index(&r.actors[1], "y", "toy"); /* The index makes the handle of actor 1 active. */
-        epoch_watch seen = begin_epoch_watch(&r, runs ? FAR_BLOCK_LARGE_HEAD : FAR_BLOCK_ORPHAN);
-        assert_int_equal(far_index_drop(r.actors[0].session, "x"), 0);
-        far_sim_on_verb(r.world, watch_block_cas, &seen);
-        far_sim_sleep(r.world, 100000000);
-        far_sim_on_verb(r.world, NULL, NULL);
-        assert_int_equal(count_of(&r, &r.actors[0], uid), 0);
-        assert_true(seen.taken > 40);
-        assert_true(seen.last >= seen.first + 3);
-        assert_no_leak_and_close(&r);
-    }
+    rig r;
+    open_without_index(&r, 25, 3, 0);
+    uint32_t uid = create_with_values(r.actors[2].session, "x", "dart", 3000, 0);
+    reopen(&r, &r.actors[2]);
+    create_index(&r.actors[1], "y", "toy"); /* The index makes the handle of actor 1 active. */
+    epoch_watch seen = begin_epoch_watch(&r, FAR_BLOCK_ORPHAN);
+    assert_int_equal(far_index_drop(r.actors[0].session, "x"), 0);
+    far_sim_on_verb(r.world, watch_block_cas, &seen);
+    far_sim_sleep(r.world, 100000000);
+    far_sim_on_verb(r.world, NULL, NULL);
+    assert_int_equal(count_of(&r, &r.actors[0], uid), 0);
+    assert_true(seen.taken > 40);
+    assert_true(seen.last >= seen.first + 3);
+    assert_no_leak_and_close(&r);
 }
 
 

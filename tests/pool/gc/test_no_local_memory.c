@@ -7,12 +7,19 @@ static bool fails; /* true while the replaced allocation functions below return 
 
 void *__real_malloc(size_t bytes);
 void *__wrap_malloc(size_t bytes);
+void *__real_far_pages_alloc(size_t bytes);
+void *__wrap_far_pages_alloc(size_t bytes);
 far_owned_block *__real_far_owned_block_add(far_store *s, far_block_id id, bool used, uint32_t stamp);
 far_owned_block *__wrap_far_owned_block_add(far_store *s, far_block_id id, bool used, uint32_t stamp);
 
 
 void *__wrap_malloc(size_t bytes) {
     return fails ? NULL : __real_malloc(bytes);
+}
+
+
+void *__wrap_far_pages_alloc(size_t bytes) {
+    return fails ? NULL : __real_far_pages_alloc(bytes);
 }
 
 
@@ -26,8 +33,8 @@ static uint64_t losses_so_far(const rig *r) {
 }
 
 
-/* Retires an object. It is the first retired object of the session, so the session must allocate its queue, which
- * fails. */
+/* Retires an object. It is the first retired object of the session, so the session must allocate a chunk for it,
+ * which fails. */
 static int retire_one(far_task *t, void *arg) {
     actor *a = arg;
     far_object object = {0};

@@ -1,5 +1,6 @@
 /* Tests of requests: when a handle acknowledges a request, and which remote objects the handle must have returned
  * before. test_sweep_phase.c tests how a collection uses the acknowledgements. Proves request.c. */
+#include "base/pages.h"
 #include "pool_rig.h"
 #include "test.h"
 
@@ -343,9 +344,10 @@ TEST(an_object_freed_during_the_check_is_waited_for) {
     assert_int_equal(pthread_join(looker, &met), 0);
     assert_null(met);
 
-    free(s->returns); /* The pending return is discarded, because its object does not really exist. */
+    /* The pending return is discarded, because its object does not really exist. */
+    far_pages_free(s->returns, s->return_capacity * sizeof(*s->returns));
     s->returns = NULL;
-    s->return_count = 0;
+    s->return_count = s->return_capacity = 0;
     s->return_bytes = 0;
     assert_true(far_request_advance(pool));
     far_session_close(session);

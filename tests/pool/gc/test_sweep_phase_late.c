@@ -189,6 +189,7 @@ TEST(the_request_of_a_drop_does_not_disturb_a_collection) {
         put_many(owner, "a");
         put_now(other, "first", 1);
         assert_int_equal(call(owner, leak, owner), 0);
+        hold_blocks(owner, true);
         start_sweep(collector);
         stop_at_point(collector, behind ? "collect:write_marks" : "collect:mark_phase");
         far_request before = request_now(&r);
@@ -242,12 +243,11 @@ static int leak_of_slow_type(far_task *t, void *arg) {
 
 
 static bool is_retired(const actor *a, far_addr addr) {
-    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++) {
-        const far_queue *q = &a->pool->team.own->memory->queues[i];
-        for (size_t at = 0; at < q->count; at++)
-            if (q->items[(q->first + at) % q->capacity].addr == addr)
-                return true;
-    }
+    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++)
+        for (const far_retired_chunk *chunk = a->pool->team.own->memory->queues[i].first; chunk; chunk = chunk->next)
+            for (uint32_t at = chunk->begin; at < chunk->end; at++)
+                if (chunk->items[at].addr == addr)
+                    return true;
     return false;
 }
 
@@ -312,7 +312,7 @@ TEST(an_object_retired_without_a_pin_waits_one_epoch_longer) {
 }
 
 
-/* ---- Indexes and large objects made during a collection ---- */
+/* ---- Indexes made during a collection ---- */
 
 static void create_main(void *arg) {
     actor *a = arg;
@@ -365,81 +365,3 @@ TEST(an_index_created_during_the_walk_loses_nothing) {
 }
 
 
-/* A large object is linked after the walk has passed, so it is not marked. It stays, because its maker had observed the
- * collection. A leaked one from before the collection is freed. Fails without the comparison of the stamp in
- * sweep_large_object (collect.c). */
-TEST(a_large_object_linked_after_the_walk_stays) {
-    rig r;
-    open_owners(&r, 30, 2, 0);
-    actor *owner = &r.actors[0], *collector = &r.actors[1];
-    assert_int_equal(call(owner, leak, owner), 0); /* The function `leak` also leaks a large object. */
-    assert_int_equal(blocks_of_kind(&r, owner, FAR_BLOCK_LARGE_HEAD), 1);
-    start_sweep(collector);
-    stop_at_point(collector, "collect:write_marks");
-    put_now(owner, "a", FAR_VALUE_MAX);
-    assert_int_equal(blocks_of_kind(&r, owner, FAR_BLOCK_LARGE_HEAD), 2);
-    finish_collection(&r, collector);
-    assert_true(collector->swept.leaked_bytes > 100000 && collector->swept.leaked_bytes < 200000);
-    assert_int_equal(blocks_of_kind(&r, owner, FAR_BLOCK_LARGE_HEAD), 1);
-    assert_int_equal(far_index_check(owner->session, owner->index, fail_at_problem, NULL), 0);
-    assert_nothing_lost(&r, collector);
-    close_rig_with_held_blocks(&r);
-}
-
-
-/* Returns the head block of a large object other than `known` (NULL: of any). */
-static far_block_id find_large_object(const rig *r, const far_block_id *known) {
-    const far_geometry *g = &r->actors[0].pool->geometry;
-    far_block_id id = {0, 0};
-    for (; id.index < g->node[0].blocks; id.index++)
-        if (far_block_unpack(word_at(r, far_block_entry(g, id))).kind == FAR_BLOCK_LARGE_HEAD &&
-            (!known || known->index != id.index))
-            return id;
-    fail_msg("there is no such large object");
-    return id;
-}
-
-
-static uint64_t damaged_stamp(const far_geometry *g, far_block_id id, uint64_t stamp, unsigned how) {
-    uint64_t others[] = {0, UINT64_MAX, stamp - 1, far_stamp_collection(stamp) - 1};
-    assert_true(far_stamp_is_sound(g, id, stamp));
-    assert_false(far_stamp_is_sound(g, id, others[how]));
-    return others[how];
-}
-
-
-/* The walk has marked neither a leaked large object nor one that was linked after it, and damage has changed the stamps
- * of both. Neither is freed by this collection; the next one frees the leaked one only. Fails without
- * far_stamp_is_sound in sweep_large_object (collect.c). */
-TEST(a_damaged_stamp_of_a_large_object_frees_nothing_in_use) {
-    for (unsigned how = 0; how < 4; how++) {
-        rig r;
-        static char value[FAR_VALUE_MAX], got[FAR_VALUE_MAX];
-        size_t length = 0;
-        open_owners(&r, 31 + how, 2, 0);
-        actor *owner = &r.actors[0], *collector = &r.actors[1];
-        const far_geometry *g = &owner->pool->geometry;
-        memset(value, 'a' + (int)how, sizeof(value));
-        for (unsigned i = 0; i < 2; i++)
-            assert_int_equal(sweep(collector, FAR_COLLECT_REPAIR), 0);
-        assert_int_equal(call(owner, leak, owner), 0);
-        far_block_id lost = find_large_object(&r, NULL);
-        start_sweep(collector);
-        stop_at_point(collector, "collect:write_marks");
-        assert_int_equal(far_put(owner->session, owner->index, "a", 1, value, sizeof(value)), 0);
-        far_block_id used = find_large_object(&r, &lost);
-        for (unsigned i = 0; i < 2; i++) {
-            uint64_t *stamp = bytes_at(&r, far_block_hint(g, i ? used : lost));
-            *stamp = damaged_stamp(g, i ? used : lost, *stamp, how);
-        }
-        finish_collection(&r, collector);
-        assert_int_equal(blocks_of_kind(&r, owner, FAR_BLOCK_LARGE_HEAD), 2);
-        assert_int_equal(sweep(collector, FAR_COLLECT_REPAIR), 0);
-        assert_int_equal(blocks_of_kind(&r, owner, FAR_BLOCK_LARGE_HEAD), 1);
-        assert_int_equal(far_get(owner->session, owner->index, "a", 1, got, sizeof(got), &length), 0);
-        assert_int_equal(length, sizeof(value));
-        assert_memory_equal(got, value, sizeof(value));
-        assert_nothing_lost(&r, collector);
-        close_rig_with_held_blocks(&r);
-    }
-}
