@@ -209,9 +209,9 @@ static unsigned view_version(const partition_view *v) {
 
 
 /* Reports corruption if the directory names objects of versions that are too late, except to a salvage, which does not
- * use these objects. Objects are made for one version at
- * a time. The root word may have been read before the directory, so one doubling may have happened in between, and the
- * next doubling may be in preparation. Objects of still later versions are corruption. */
+ * use these objects. Objects are made for one version at a time. The root word may have been read before the directory,
+ * so one doubling may have happened in between, and the next doubling may be in preparation. Objects of still later
+ * versions are corruption. */
 static int check_no_later_versions(const shard_traversal *r, const partition_view *v) {
     for (unsigned i = view_version(v) + 3; i < SHARD_VERSIONS && !far_keys_skips_damage(r->keys); i++)
         if (v->directory[SHARD_DIR_SEGMENT + i] || v->directory[SHARD_DIR_PROGRESS + i])
@@ -288,9 +288,15 @@ static unsigned next_generation(const shard_traversal *r, int done) {
 }
 
 
+/* Returns the number of extents of the table that a word names, or 0 if the table is one object or does not exist. */
+static uint64_t count_extents(const shard_traversal *r, unsigned word) {
+    return r->table[word] ? shard_extent_count(r->st, 2 + word / 2, (unsigned)(r->table[word] >> 48)) : 0;
+}
+
+
 /* Reads the addresses of the extents of the table that a word names, if it has several. The caller is pinned. */
 static int read_extents(shard_traversal *r, unsigned word) {
-    uint64_t count = r->table[word] ? shard_extent_count(r->st, 2 + word / 2, (unsigned)(r->table[word] >> 48)) : 0;
+    uint64_t count = count_extents(r, word);
     far_addr array = r->table[word] & shard_mask(48);
     r->extents[word] = NULL;
     if (count == 0)
@@ -319,7 +325,8 @@ static int read_next_tables(shard_traversal *r, int done, unsigned *generation) 
         r->extents[i] = NULL;
     }
     for (unsigned i = 0; i < 4 && err >= 0; i++)
-        err = read_extents(r, i);
+        if ((err = skip_damage(r, read_extents(r, i))) >= 0 && !r->extents[i] && count_extents(r, i))
+            r->table[i] = 0; /* a salvage skips this table */
     r->version = view_version(&v);
     *generation = next_generation(r, done);
     for (unsigned word = *generation & 1; word < 4 && err >= 0; word += 2) {
@@ -358,7 +365,7 @@ static int report_table_extents(shard_traversal *r, unsigned word) {
 static int visit_next_generation(shard_traversal *r, int done, unsigned *generation) {
     int err = read_next_tables(r, done, generation);
     for (unsigned word = *generation & 1; *generation < SHARD_VERSIONS && word < 4 && err >= 0; word += 2)
-        if (shard_table_addr(r->table[word], *generation) && (err = report_table_extents(r, word)) >= 0)
+        if (shard_table_addr(r->table[word], *generation) && (err = skip_damage(r, report_table_extents(r, word))) >= 0)
             err = visit_table(r, word, r->table[word]);
     return err;
 }
@@ -523,7 +530,7 @@ static int report_segment(shard_traversal *r, unsigned segment, uint64_t word) {
 static int visit_segment(shard_traversal *r, unsigned segment, uint64_t word, bool whole) {
     uint64_t buckets = shard_segment_buckets(segment, r->st->b), base = segment ? buckets : 0,
              extents = shard_extent_count(r->st, 1, segment);
-    int err = extents ? report_extents(r, segment, word, extents, whole) : 0;
+    int err = extents ? skip_damage(r, report_extents(r, segment, word, extents, whole)) : 0;
     for (uint64_t first = 0; err >= 0 && first < buckets; first += BUCKETS_AT_ONCE) {
         uint64_t count = buckets - first < BUCKETS_AT_ONCE ? buckets - first : BUCKETS_AT_ONCE;
         far_scratch_mark mark = far_scratch_here(r->t);

@@ -257,7 +257,7 @@ int smart_object_keys(far_task *t, far_index *index, unsigned type, const void *
     (void)t, (void)index;
     memcpy(&ctl, object, sizeof(ctl));
     unsigned kind = smart_ctl_kind(ctl);
-    if (type != SMART_TYPE_LEAF || kind < SMART_C8 || kind > SMART_VR)
+    if (type != SMART_TYPE_LEAF || kind < SMART_C8 || kind > SMART_VR || smart_meta_offset(kind) + sizeof(meta) > bytes)
         return 0;
     if (kind != SMART_C8)
         memcpy(&meta, (const char *)object + smart_meta_offset(kind), sizeof(meta));
