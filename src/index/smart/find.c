@@ -290,6 +290,15 @@ static void update_miss_count(smart_state *st, smart_outcome outcome) {
 }
 
 
+/* Returns whether the checksum of the leaf is correct. Only a salvage needs to know that: if nothing is damaged, a leaf
+ * that was found on a proven path is correct. */
+static bool leaf_is_undamaged(const smart_op *op, const smart_leaf *leaf) {
+    uint64_t chk;
+    memcpy(&chk, leaf->image + smart_chk_offset(leaf->kind), 8);
+    return chk == smart_leaf_chk(op->st, leaf);
+}
+
+
 int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     smart_op op;
     smart_spot found, *spot = &found;
@@ -300,11 +309,13 @@ int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     if (err < 0 || (err = smart_find_leaf(&op, spot)) < 0)
         return err;
     update_miss_count(op.st, spot->outcome);
-    if (!op.accept_frozen)
+    if (!op.accept_frozen) {
         far_rdwc_done(t, spot->mark);
-    if (!op.accept_frozen && spot->proven &&
-        (spot->outcome == SMART_DEAD_LEAF || (spot->outcome == SMART_HIT && spot->chain)))
-        smart_tidy_later(&op, spot->outcome == SMART_DEAD_LEAF);
+        if (spot->proven && (spot->outcome == SMART_DEAD_LEAF || (spot->outcome == SMART_HIT && spot->chain)))
+            smart_tidy_later(&op, spot->outcome == SMART_DEAD_LEAF);
+    } else if (index->lenient && spot->outcome == SMART_HIT && !leaf_is_undamaged(&op, &spot->leaf)) {
+        return smart_fail_corrupt(index, spot->leaf.addr, "leaf");
+    }
     if (spot->outcome != SMART_HIT)
         return FAR_ERR_NOT_FOUND;
     return far_out_give(out, spot->leaf.value.data, spot->leaf.value.length);
