@@ -63,7 +63,7 @@ bool smart_take_node(const smart_op *op, smart_node *node) {
 int smart_put_read_more(smart_op *op, smart_node *node, unsigned words, unsigned *want) {
     unsigned have = node->words, slots = smart_layout_slots(node->layout);
     *want = words > 2 * have ? words : 2 * have;
-    if (*want > slots)
+    if (*want > slots || *want == 0) /* 0: damage has turned a directory, of which the header was read, into a list */
         *want = slots;
     if (*want <= have) {
         *want = have;
