@@ -78,7 +78,8 @@ int smart_look_up_slot(smart_op *op, smart_spot *s, smart_node *node) {
         }
         s->mark = op->mark = far_rdwc_mark(op->t);
         err = far_read_now(op->t, s->slot, &s->word, 8, 0);
-        if (err >= 0 && op->st->cache && (s->word & SMART_BOUND) && !(s->word & SMART_FROZEN_BIT))
+        if (err >= 0 && op->st->cache && (s->word & SMART_BOUND) && !(s->word & SMART_FROZEN_BIT) &&
+            smart_word_is_sound(s->word))
             smart_cache_store_word(op->st->cache, op->key, s->node, s->depth, SMART_DIR, s->word);
         return err;
     }
