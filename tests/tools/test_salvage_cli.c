@@ -84,8 +84,8 @@ TEST_WITH(dumps_of_other_versions, fresh, remove_pool) {
 }
 
 
-/* Overwrites 8 bytes before each occurrence of the text in the pool file. */
-static void damage_before(const char *text) {
+/* Overwrites the 8 bytes at this distance from each occurrence of the text in the pool file. */
+static void damage_pool(const char *text, int distance) {
     struct stat status;
     int file = open(path, O_RDWR);
     assert_true(file >= 0 && fstat(file, &status) == 0);
@@ -93,7 +93,7 @@ static void damage_before(const char *text) {
     assert_ptr_not_equal(pool, MAP_FAILED);
     unsigned found = 0;
     for (; (at = memmem(at, (size_t)(pool + status.st_size - at), text, strlen(text))); at++, found++)
-        memset(at - 8, 0xee, 8);
+        memset(at + distance, 0xee, 8);
     assert_true(found > 0);
     munmap(pool, (size_t)status.st_size);
     close(file);
@@ -112,8 +112,8 @@ static void fill_index(const char *keys) {
  * `copy --salvage` save all other pairs, report the broken keys and exit with status 6. */
 TEST_WITH(a_salvage_saves_the_pairs_of_a_damaged_index, fresh, remove_pool) {
     fill_index("seq 10000 10999 | sed 's/.*/key-&-end/'");
-    damage_before("key-10100-end");
-    damage_before("key-10500-end");
+    damage_pool("key-10100-end", -8);
+    damage_pool("key-10500-end", -8);
     fails("farindex dump i saved", 3, "'farindex dump --salvage'");
     fails("farindex copy i j", 3, "'farindex copy --salvage'");
     works("ls saved 2>/dev/null; farindex list | cut -f1", "i\n");
@@ -133,6 +133,30 @@ TEST_WITH(a_salvage_saves_the_pairs_of_a_damaged_index, fresh, remove_pool) {
     done(&o);
     works("farindex scan j | cmp - x; farindex dump --salvage j y; farindex copy --salvage j k",
           "dump: 998 pairs, 0 keys skipped\ncopy: 998 pairs, 0 keys skipped\n");
+    fails("farindex copy --salvage i j", 4, "exists already");
+}
+
+
+/* Proves that `dump --salvage` does not change the file of the pool. */
+TEST_WITH(a_salvage_does_not_change_the_pool, fresh, remove_pool) {
+    char words[512];
+    fill_index("seq 10000 10999 | sed 's/.*/key-&-end/'");
+    damage_pool("key-10100-end", -8);
+    snprintf(words, sizeof(words), "cp %s before; farindex dump --salvage i saved; cmp before %s", path, path);
+    outcome o = run("%s", words);
+    assert_int_equal(o.status, 0); /* of cmp */
+    assert_non_null(strstr(o.out, "dump: 999 pairs"));
+    done(&o);
+}
+
+
+/* Proves that a message explains that an index without its descriptor is lost. */
+TEST_WITH(an_index_without_its_descriptor_is_lost, fresh, remove_pool) {
+    fill_index("seq 10000 10999 | sed 's/.*/key-&-end/'");
+    damage_pool("ardart4", 0); /* the magic number of the descriptor */
+    fails("farindex dump --salvage i saved", 3, "its descriptor is damaged");
+    fails("farindex dump --salvage i saved", 3, "'farindex check'");
+    works("ls saved 2>/dev/null; true", "");
 }
 
 
@@ -158,7 +182,7 @@ TEST_WITH(a_pool_without_one_of_its_nodes_is_salvaged, fresh, remove_pool) {
     assert_true(saved > 0 && saved < PAIRS);
     done(&o);
     works("grep value saved | sort | comm -23 - pairs", ""); /* only pairs that were written */
-    assert_true(daemon_restart(&nodes[last])); /* with its memory file */
+    assert_true(daemon_restart(&nodes[last]));               /* with its memory file */
     daemon_kill(&nodes[!last]);
     fails("farindex dump --salvage i saved", 3, "node 0");
     daemon_stop(&nodes[last]);

@@ -153,6 +153,10 @@ int cli_pool_open(const char *command, cli_pool *p, const char *index) {
     int err = cli_index_open(p, index);
     if (err == FAR_ERR_NOT_FOUND)
         return cli_pool_close(p, cli_not_found("there is no index '%s'", index));
+    if (err == FAR_ERR_CORRUPT && p->salvages) /* the index leads to its pairs only from its descriptor */
+        return cli_pool_close(p, cli_failed("%s; without its catalog entry and its descriptor an index cannot be "
+                                            "salvaged; 'farindex check' shows what else is damaged",
+                                            far_last_error()));
     return err < 0 ? cli_pool_close(p, cli_pool_failed()) : 0;
 }
 
