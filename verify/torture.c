@@ -118,7 +118,9 @@ static int make_clients(run *r) {
             if (!c->slots[k].value)
                 return far_fail(FAR_ERR_NO_MEMORY, "no memory for the clients");
         }
-        c->sim = c->slots ? far_sim_start(c->node->pool->fabric, churns ? "churner" : "client",
+        char name[24]; /* the trace and the history name the client by the same number */
+        snprintf(name, sizeof name, "%s-%u", churns ? "churner" : "client", i);
+        c->sim = c->slots ? far_sim_start(c->node->pool->fabric, name,
                                           churns ? far_torture_churn : far_torture_client_main, c)
                           : NULL;
         if (!c->sim)
