@@ -46,7 +46,7 @@ typedef struct dumping {
     bool all, plain, salvages;
     /* number of pairs written so far, of all indexes; estimated number of pairs of the current index */
     uint64_t pairs, keys;
-    uint64_t before; /* value of `pairs` when the current index began */
+    uint64_t before;           /* value of `pairs` when the current index began */
     uint64_t indexes, skipped; /* number of indexes written, and of keys that a salvage has skipped */
     bool incomplete;           /* a salvage has not read all pairs */
     checksum_file sum;

@@ -68,8 +68,8 @@ struct loading {
     loader *loaders;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool all;       /* --all: the headers of the input name the indexes */
-    uint64_t place; /* number of the line or pair that was read last */
+    bool all;        /* --all: the headers of the input name the indexes */
+    uint64_t place;  /* number of the line or pair that was read last */
     uint64_t offset; /* number of bytes before the line or pair that was read last */
     uint64_t bytes;  /* number of bytes that the line or pair has */
     dump_check dump;

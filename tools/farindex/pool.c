@@ -12,7 +12,7 @@
 
 /* pairs between two calls of cli_progress, because reading the clock for each pair would take longer than some
  * operations */
-#define PAIRS_STEP 64
+#define PAIRS_STEP    64
 #define SALVAGE_TRIES 16 /* attempts to open an index of a damaged pool */
 
 static cli_pool shell_pool; /* the pool of the shell; `shell_pool.pool` is NULL outside of the shell */
