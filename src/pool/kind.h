@@ -123,6 +123,11 @@ typedef struct far_index_kind {
     int (*usage)(far_task *t, far_index *index, far_usage *usage);
     /* Delivers all keys; for kinds without scan. Called without a pin. */
     int (*keys)(far_task *t, far_index *index, far_keys *keys);
+    /* Gives all keys that an object of this type may contain. `object` is a copy of the first `bytes` bytes of the
+     * object, which may be damaged, free, or an object of another type. Used to salvage a damaged index: the caller
+     * looks up each key. Called without a pin. */
+    int (*object_keys)(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes,
+                       far_keys *keys);
     /* Optional. Sets the occupancy of the index; called without a pin. */
     int (*load_factor)(far_task *t, far_index *index, far_load *load);
     size_t (*cache_bytes)(far_index *index);                 /* Optional: bytes of the index's cache in this handle. */
@@ -173,6 +178,9 @@ struct far_index {
     unsigned slot;  /* a small number that no other open index of the handle has; selects its operation counts */
     uint64_t linked;     /* value of far_pool.indexes_linked when the index was added to the handle's list */
     atomic_bool dropped; /* true after this handle has observed that the index was dropped; never cleared */
+    /* true in a private copy of a damaged pool: a get fails only if its own path is damaged, not because of damage
+     * elsewhere in an object on its path */
+    bool lenient;
     atomic_uint uses; /* number of operations and hooks in progress; close waits until it is 0 */
     /* change of the number of keys by this handle, not yet added to the record; one counter per group of sessions */
     far_key_count_delta key_count_deltas[FAR_KEY_COUNT_DELTAS];

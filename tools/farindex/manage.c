@@ -119,14 +119,18 @@ int cli_list(int argc, char **argv) {
 }
 
 
-static int add_name(void *ctx, const char *name, const char *kind) {
-    cli_names *list = ctx;
-    (void)kind;
+void cli_names_add(cli_names *list, const char *name) {
     void *names = realloc(list->names, (list->count + 1) * sizeof(*list->names));
     if (!names)
         exit(cli_failed("no memory for the names of indexes"));
     list->names = names;
     snprintf(list->names[list->count++], sizeof(*list->names), "%s", name);
+}
+
+
+static int add_name(void *ctx, const char *name, const char *kind) {
+    (void)kind;
+    cli_names_add(ctx, name);
     return 0;
 }
 
@@ -209,8 +213,8 @@ static void print_check(const check_output *c, bool repair, const check_result *
     if (!repair || c->problems == 0)
         return;
     puts(r->problems_left
-             ? "check: the problems cannot be repaired. 'farindex dump' or 'copy' saves the readable pairs of a "
-               "damaged index, and 'drop' removes the index."
+             ? "check: the problems cannot be repaired. 'farindex dump --salvage' or 'copy --salvage' saves the "
+               "readable pairs of a damaged index, and 'drop' removes the index."
              : "check: the problems are repaired.");
 }
 

@@ -245,6 +245,7 @@ const far_index_kind far_chime_kind = {
     .walk = chime_walk,
     .check = chime_check,
     .usage = chime_usage,
+    .object_keys = chime_object_keys,
     .load_factor = chime_load_factor,
     .cache_bytes = chime_cache_bytes,
     .figures = chime_report_figures,

@@ -242,6 +242,19 @@ int dart_check(far_task *t, far_index *index, far_report *report) {
 }
 
 
+/* ---- Salvage ---- */
+
+int dart_object_keys(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes, far_keys *keys) {
+    uint64_t header;
+    (void)t, (void)index;
+    memcpy(&header, object, sizeof(header));
+    unsigned length = dart_leaf_klen(header);
+    if (type != DART_TYPE_LEAF || length == 0 || DART_LEAF_HEADER + length > bytes)
+        return 0;
+    return far_keys_give(keys, (far_bytes){(const char *)object + DART_LEAF_HEADER, length});
+}
+
+
 /* ---- Usage ---- */
 
 typedef struct count_state {

@@ -326,6 +326,7 @@ int dart_scan(far_task *t, far_index *index, far_scan_chunk *scan);
 int dart_walk(far_task *t, far_index *index, far_walk *walk);
 int dart_check(far_task *t, far_index *index, far_report *report);
 int dart_usage(far_task *t, far_index *index, far_usage *usage);
+int dart_object_keys(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes, far_keys *keys);
 
 /* ---- The express skip table, abbreviated EST (folder skiptable) ----
  *

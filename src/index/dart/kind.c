@@ -78,7 +78,8 @@ static int dart_open(far_task *t, far_index *index) {
     dart->bucket = super->bucket;
     read_options(dart, index->options);
     index->state = dart;
-    if (err >= 0)
+    /* the tree is whole without the skip table, which may be damaged */
+    if (err >= 0 && !index->lenient)
         err = dart_est_open(t, index);
     if (err < 0) {
         free(dart);
@@ -194,6 +195,7 @@ const far_index_kind far_dart_kind = {
     .walk = dart_walk,
     .check = dart_check,
     .usage = dart_usage,
+    .object_keys = dart_object_keys,
     .cache_bytes = dart_cache_bytes,
     .epoch_hook = dart_epoch_hook,
     .idle_hook = dart_idle_hook,

@@ -165,5 +165,6 @@ const far_index_kind far_dolphin_kind = {
     .walk = dolphin_walk,
     .check = dolphin_check,
     .usage = dolphin_usage,
+    .object_keys = dolphin_object_keys,
     .cache_bytes = dolphin_cache_bytes,
 };

@@ -447,6 +447,7 @@ const far_index_kind far_shard_kind = {
     .check = shard_check,
     .usage = shard_usage,
     .keys = shard_keys,
+    .object_keys = shard_object_keys,
     .load_factor = shard_load_factor,
     .epoch_hook = shard_epoch_hook,
     .idle_hook = shard_idle_hook,

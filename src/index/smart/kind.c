@@ -118,7 +118,7 @@ static int smart_open(far_task *t, far_index *index) {
     st->tag = secret[2] >> 25;
     index->state = st;
     int err = read_root(t, index, st);
-    if (err >= 0 && options[SMART_OPTION_CACHE])
+    if (err >= 0 && options[SMART_OPTION_CACHE] && !index->lenient) /* the cache relies on sound slots */
         err = smart_cache_new(index, options[SMART_OPTION_EVICTION] == SMART_EVICT_FIFO, &st->cache);
     smart_merge_queue_set_budget(st->merge_queue, st->cache);
     if (err < 0)
@@ -188,6 +188,7 @@ const far_index_kind far_smart_kind = {
     .walk = smart_walk,
     .check = smart_check,
     .usage = smart_usage,
+    .object_keys = smart_object_keys,
     .cache_bytes = smart_cache_bytes,
     .idle_hook = smart_run_due_merge,
 };

@@ -156,5 +156,6 @@ const far_index_kind far_toy_kind = {
     .walk = toy_walk,
     .check = toy_check,
     .usage = toy_usage,
+    .object_keys = toy_object_keys,
     .cache_bytes = toy_cache_bytes,
 };
