@@ -8,7 +8,7 @@ MINUTES ?= 5
 FUZZ_KIND ?= chime dart dolphin shard smart
 SOAK_KIND ?= dart dolphin
 
-.PHONY: all build build-test deps bench curves test test-all test-sanitizers test-quick test-network test-rdma test-aarch64 torture torture-chime torture-dolphin fuzz churn soak stop-bound install uninstall deb format clean help
+.PHONY: all build build-test deps bench curves test test-all test-sanitizers test-quick test-network test-rdma test-aarch64 torture torture-chime torture-dolphin mutants fuzz churn soak stop-bound install uninstall deb format clean help
 
 all: build
 
@@ -68,6 +68,10 @@ torture: build-test
 torture-chime torture-dolphin: build-test
 	@SEEDS=$(SEEDS) JOBS=$(JOBS) scripts/$@
 
+# Removes the guards of the code one after the other, and runs the tests that must notice that.
+mutants: deps
+	@scripts/mutants --jobs $(JOBS) $(MUTANTS)
+
 # Runs the tests of damaged pools and failing allocations, with the sanitizers.
 fuzz: deps
 	@cmake --preset asan >/dev/null
@@ -120,6 +124,7 @@ help:
 	@echo 'make torture          a long campaign on the simulator: SEEDS=FIRST..LAST, KIND="KIND .." (default: all kinds)'
 	@echo 'make torture-chime    the same for chime with each option, tearing granule and kind of keys: SEEDS=FIRST..LAST'
 	@echo 'make torture-dolphin  the same for dolphin'
+	@echo 'make mutants          remove the guards of the code one by one; the tests must notice (some hours): MUTANTS="KIND .."'
 	@echo 'make fuzz             damaged pools and failing allocations, with sanitizers: SEEDS=FIRST..LAST, FUZZ_KIND="KIND .."'
 	@echo 'make churn            kill processes that work on a pool, then check that no memory has leaked: MINUTES=5 per kind, FUZZ_KIND'
 	@echo 'make soak             allocated and resident memory of four processes that insert and delete: MINUTES=5 per kind, SOAK_KIND'

@@ -29,7 +29,8 @@ typedef struct process_result { /* the result of one process in one workload */
 
 typedef struct shared_state { /* the shared memory of all processes */
     atomic_uint arrived, round;
-    atomic_bool failed; /* a process has failed, so all others end as soon as possible */
+    atomic_bool created; /* the store exists, so the processes may open it */
+    atomic_bool failed;  /* a process has failed, so all others end as soon as possible */
     char words[256];
     far_records records;
     process_result results[]; /* by workload, then by process */
@@ -81,14 +82,15 @@ static int open_node(bench_store *store, bench_node *node) {
 }
 
 
-static int index_prepare(bench_store *store) {
-    bench_node node = {0};
-    int err = open_node(store, &node), created = 0;
+static int index_create(bench_store *store) {
+    bench_node *keeper = &store->keeper;
+    int err = open_node(store, keeper), created = 0;
     if (!err)
-        created = bench_create_index(store->config, node.session, store->index_name, store->kind, &node.index);
+        created = bench_create_index(store->config, keeper->session, store->index_name, store->kind, &keeper->index);
     if (created < 0)
         err = created == FAR_ERR_EXISTS ? refuse_leftover(store) : index_failed(store);
-    close_node(&node);
+    if (err)
+        close_node(keeper);
     return err;
 }
 
@@ -116,18 +118,20 @@ static void index_close(bench_store *store, bench_client *client) {
 
 
 static int index_finish(bench_store *store) {
-    bench_node node = {0};
-    int err = open_node(store, &node);
-    if (!err && !store->config->keep && far_index_drop(node.session, store->index_name) < 0)
+    bench_node *keeper = &store->keeper;
+    int err = 0;
+    far_index_close(keeper->index);
+    keeper->index = NULL;
+    if (!store->config->keep && far_index_drop(keeper->session, store->index_name) < 0)
         err = index_failed(store);
-    close_node(&node);
+    close_node(keeper);
     return err;
 }
 
 
 void bench_store_of_kind(bench_store *store, const bench_config *config, const bench_kind *kind) {
     *store = (bench_store){.name = kind->kind->name,
-                           .prepare = index_prepare,
+                           .create = index_create,
                            .open = index_open,
                            .measure = index_measure,
                            .close = index_close,
@@ -270,6 +274,8 @@ static void run_process(bench_store *store, const workload_plan *workload_plan, 
     p->client.node = &p->node;
     p->client.host = &far_host_threads;
     p->client.depth = store->kind || store->in_flight ? config->depth : 1;
+    while (!atomic_load_explicit(&m->created, memory_order_acquire))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     if (!bench_client_prepare(&p->client) || store->open(store, &p->client)) {
         record_failure(p, *store->error ? store->error : "no memory for a process");
         _exit(1);
@@ -324,7 +330,7 @@ static int wait_for_all(pid_t *pids, unsigned count) {
 static int run_store(bench_store *store, const workload_plan *workload_plan, shared_state *m) {
     pid_t pids[64];
     unsigned started = 0, processes = (unsigned)store->config->processes;
-    if (store->prepare(store))
+    if (store->prepare && store->prepare(store))
         return cli_failed("%s", store->error);
     fflush(NULL);
     for (; started < processes; started++) {
@@ -334,10 +340,14 @@ static int run_store(bench_store *store, const workload_plan *workload_plan, sha
         if (pids[started] < 0)
             break;
     }
-    for (unsigned i = 0; started < processes && i < started; i++)
-        kill(pids[i], SIGKILL);
+    bool created = started == processes && (!store->create || store->create(store) == 0);
+    if (!created)
+        signal_all(pids, started, SIGKILL);
+    atomic_store_explicit(&m->created, true, memory_order_release);
     int err = wait_for_all(pids, started);
     cli_progress_end();
+    if (!created && store->create)
+        return cli_failed("%s", *store->error ? store->error : "a process of the benchmark could not be started");
     if (store->finish(store))
         err = cli_failed("%s", store->error);
     if (atomic_load_explicit(&m->failed, memory_order_relaxed))

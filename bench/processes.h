@@ -8,7 +8,9 @@
 /* A store that processes share. Each function returns 0, or 1 with a message in `error`. */
 typedef struct bench_store {
     const char *name;
-    int (*prepare)(struct bench_store *store);                    /* called in the parent before the processes start */
+    int (*prepare)(struct bench_store *store); /* called in the parent before the processes start; NULL: not needed */
+    /* called in the parent after the processes have started, before they open the store; NULL: not needed */
+    int (*create)(struct bench_store *store);
     int (*open)(struct bench_store *store, bench_client *client); /* called in each process */
     /* called in one process while no operation runs */
     int (*measure)(struct bench_store *store, bench_client *client, far_usage *usage);
@@ -19,6 +21,7 @@ typedef struct bench_store {
     bool in_flight;                    /* a rival that can have several operations in flight */
     bool no_scans;                     /* a rival without scans */
     char index_name[BENCH_INDEX_NAME]; /* name of the index, unless the store is a rival */
+    bench_node keeper; /* has the index open in the parent, so that no other benchmark takes it for a leftover */
     void *state;
     char error[256];
 } bench_store;

@@ -32,30 +32,38 @@ static const char columns_after[] =
 
 
 typedef struct setting { /* one setting of a point such as "threads=4,value-size=16" */
-    char name[64], value[64];
+    char name[80], value[64];
 } setting;
 
 
-/* Reads the next setting of a point, with '_' instead of '-' in its name. Returns false at the end. */
-static bool next_setting(const char **point, setting *s) {
-    if (!**point)
-        return false;
-    size_t name = strcspn(*point, "="), value = strcspn(*point + name, ",");
-    snprintf(s->name, sizeof(s->name), "%.*s", (int)name, *point);
-    snprintf(s->value, sizeof(s->value), "%.*s", (int)value - 1, *point + name + 1);
-    for (char *dash; (dash = strchr(s->name, '-'));)
-        *dash = '_';
-    *point += name + value;
-    *point += **point == ',';
-    return true;
+static bool has_column(const char *columns, const char *name) {
+    size_t length = strlen(name);
+    for (const char *at = columns; *at; at += strcspn(at, ",\n") + 1)
+        if (strcspn(at, ",\n") == length && memcmp(at, name, length) == 0)
+            return true;
+    return false;
 }
 
 
-/* Returns true if every line has a column of that name anyway. */
-static bool is_usual_column(const char *name) {
-    char pattern[sizeof(((setting *)0)->name) + 2];
-    snprintf(pattern, sizeof(pattern), ",%s,", name);
-    return strstr(columns_before, pattern) != NULL;
+/* Reads the next setting of a point that has no column anyway. Sets its name to that of its column: with '_' instead of
+ * '-', and with a prefix if a column of results has the same name. Returns false at the end. */
+static bool next_setting(const char **point, setting *s) {
+    static const char prefix[] = "setting_";
+    size_t before = strlen(prefix);
+    do {
+        if (!**point)
+            return false;
+        size_t name = strcspn(*point, "="), value = strcspn(*point + name, ",");
+        snprintf(s->name, sizeof(s->name), "%s%.*s", prefix, (int)name, *point);
+        snprintf(s->value, sizeof(s->value), "%.*s", (int)value - 1, *point + name + 1);
+        for (char *dash; (dash = strchr(s->name, '-'));)
+            *dash = '_';
+        *point += name + value;
+        *point += **point == ',';
+    } while (has_column(columns_before, s->name + before));
+    if (!has_column(columns_after, s->name + before))
+        memmove(s->name, s->name + before, strlen(s->name + before) + 1);
+    return true;
 }
 
 
@@ -65,8 +73,7 @@ void bench_csv_begin(const bench_report *report) {
     setting swept;
     fputs(columns_before, report->csv);
     while (next_setting(&point, &swept))
-        if (!is_usual_column(swept.name))
-            fprintf(report->csv, "%s,", swept.name);
+        fprintf(report->csv, "%s,", swept.name);
     fputs(columns_after, report->csv);
 }
 
@@ -74,8 +81,7 @@ void bench_csv_begin(const bench_report *report) {
 static void print_settings(FILE *file, const char *point) {
     setting swept;
     while (next_setting(&point, &swept))
-        if (!is_usual_column(swept.name))
-            print_text(file, swept.value);
+        print_text(file, swept.value);
 }
 
 

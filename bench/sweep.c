@@ -16,6 +16,7 @@ typedef struct sweep {
     char name[64];
     const char *values; /* list of values, separated by commas */
     bool of_kinds;      /* an option of the indexes instead of the benchmark */
+    bool is_prefixed;   /* it was given with KINDS_OWN */
 } sweep;
 
 typedef struct sweeping {
@@ -50,12 +51,12 @@ static int parse_sweep(sweeping *s, const char *text) {
     added->of_kinds = !cli_has_option(s->options, added->name);
     if (strncmp(added->name, KINDS_OWN, strlen(KINDS_OWN)) == 0) {
         memmove(added->name, added->name + strlen(KINDS_OWN), strlen(added->name + strlen(KINDS_OWN)) + 1);
-        added->of_kinds = true;
+        added->of_kinds = added->is_prefixed = true;
     }
     if (!added->of_kinds && is_fixed(added->name))
         return cli_wrong_usage("bench", "--sweep: --%s cannot be swept", added->name);
     for (unsigned i = 0; i < s->count; i++)
-        if (strcmp(s->sweeps[i].name, added->name) == 0)
+        if (strcmp(s->sweeps[i].name, added->name) == 0 && s->sweeps[i].of_kinds == added->of_kinds)
             return cli_wrong_usage("bench", "--sweep: '%s' is given twice", added->name);
     s->count++;
     return 0;
@@ -63,9 +64,9 @@ static int parse_sweep(sweeping *s, const char *text) {
 
 
 /* Appends a setting to a point such as "a=1,b=2". */
-static int append_setting(char *text, size_t size, const char *name, const char *value) {
+static int append_setting(char *text, size_t size, const char *prefix, const char *name, const char *value) {
     size_t used = strlen(text);
-    int more = snprintf(text + used, size - used, "%s%s=%s", used ? "," : "", name, value);
+    int more = snprintf(text + used, size - used, "%s%s%s=%s", used ? "," : "", prefix, name, value);
     return more < (int)(size - used) ? 0 : cli_wrong_usage("bench", "--sweep: the settings of one point are too long");
 }
 
@@ -77,10 +78,10 @@ static int run_here(sweeping *s) {
     snprintf(kind_options, sizeof(kind_options), "%s", s->base->options ? s->base->options : "");
     for (unsigned i = 0; i < s->count && !err; i++) {
         const sweep *one = &s->sweeps[i];
-        err = one->of_kinds ? append_setting(kind_options, sizeof(kind_options), one->name, s->value[i])
+        err = one->of_kinds ? append_setting(kind_options, sizeof(kind_options), "", one->name, s->value[i])
                             : cli_set_option("bench", "--sweep", s->options, one->name, s->value[i]);
         if (!err)
-            err = append_setting(point, sizeof(point), one->name, s->value[i]);
+            err = append_setting(point, sizeof(point), one->is_prefixed ? KINDS_OWN : "", one->name, s->value[i]);
     }
     if (err)
         return err;

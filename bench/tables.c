@@ -69,7 +69,6 @@ static void table_close(bench_store *store, bench_client *client) {
 
 static bool store_of_table(bench_store *store, const bench_config *config, const char *name, const table *table) {
     *store = (bench_store){.name = name,
-                           .prepare = nothing_to_do,
                            .open = table_open,
                            .measure = table_measure,
                            .close = table_close,

@@ -1,6 +1,7 @@
 /* Error messages: the buffer of the thread, or of the coroutine that it runs (error.h). */
 #include "base/error.h"
 #include "base/coroutine.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -70,6 +71,7 @@ __attribute__((noinline)) int far_fail(int code, const char *format, ...) {
     va_end(arguments);
     if (length < 0)
         strcpy(text, far_strerror(code));
+    far_make_printable(text); /* it may contain names from far memory, or be cut inside a character */
     strcpy(current_message(), text);
     errno = saved_errno;
     return code;

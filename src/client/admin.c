@@ -2,6 +2,7 @@
  * Functions named run_* are task functions. A task first collects the items for a callback of the user. Then the
  * callback is called on the caller's stack, without a pin, so it may block and may use the session. */
 #include "base/error.h"
+#include "base/text.h"
 #include "client/checksum.h"
 #include "client/client.h"
 #include "client/op.h"
@@ -314,6 +315,8 @@ static int add_listed(void *ctx, const char *name, const char *kind) {
     memset(item, 0, sizeof(*item));
     strncpy(item->name, name, FAR_NAME_MAX);
     strncpy(item->kind, kind, sizeof(item->kind) - 1);
+    far_make_printable(item->name); /* in a damaged pool, they may contain any bytes */
+    far_make_printable(item->kind);
     return 0;
 }
 
@@ -631,7 +634,8 @@ static int collect_pool(far_task *t, const pool_check *check, far_collect_result
         if ((err = collect_known_losses(t, check, result)) < 0 || check->repair)
             return err;
         err = collect_once(t, check, false, result);
-        again = err == 0 && result->leaked_bytes > 0 && result->false_free_bits == 0 ? far_collection_is_requested(t) : 0;
+        again =
+            err == 0 && result->leaked_bytes > 0 && result->false_free_bits == 0 ? far_collection_is_requested(t) : 0;
     }
     return again < 0 ? again : err;
 }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "client/client.h"
 #include "client/op.h"
+#include "client/private_copy.h"
 #include "index/common/rdwc.h"
 #include "pool/catalog/catalog.h"
 #include "pool/gc/collect.h"
@@ -315,9 +316,9 @@ static int open_superblock(far_task *t, void *arg) {
 
 /* Opens the system session, formats the pool if its memory is all zero, and registers the session.
  *
- * If the memory nodes permit only READs, the session is not registered, so other clients do not know of this handle. Its
- * pins are only counted locally and protect nothing: memory that it reads may be reused at any time. Such a handle can
- * only take statistics snapshots and list indexes and clients, which tolerate that. It needs no housekeeping. */
+ * If the memory nodes permit only READs, the session is not registered, so other clients do not know of this handle.
+ * Its pins are only counted locally and protect nothing: memory that it reads may be reused at any time. Such a handle
+ * can only take statistics snapshots and list indexes and clients, which tolerate that. It needs no housekeeping. */
 static int open_own_session(far_pool *pool) {
     int err = far_pool_session_new(pool, &pool->team.own);
     if (err < 0)
@@ -358,6 +359,8 @@ static int check_options(const far_pool_options *options) {
         return far_fail(FAR_ERR_INVALID, "options.ignore_refuted is %d, not 0 or 1", options->ignore_refuted);
     if (options->restore != 0 && options->restore != 1)
         return far_fail(FAR_ERR_INVALID, "options.restore is %d, not 0 or 1", options->restore);
+    if (options->salvage != 0 && options->salvage != 1)
+        return far_fail(FAR_ERR_INVALID, "options.salvage is %d, not 0 or 1", options->salvage);
     return 0;
 }
 
@@ -384,12 +387,15 @@ static far_pool *create_pool_handle(const far_pool_options *options) {
         pool->options.cache_bytes = FAR_BUDGET_DEFAULT;
     if (pool->options.rdwc == 0)
         pool->options.rdwc = 1;
+    /* In a private copy of the pool, everything is allowed that makes it readable. */
+    if (pool->options.salvage)
+        pool->options.no_thread = pool->options.restore = pool->options.ignore_refuted = 1;
     bool merges = pool->options.rdwc == 1;
     pool->references = 1;
     pool->kinds = far_index_kinds;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_mutex_init(&pool->team.lock, NULL);
-    atomic_init(&pool->team.unattended, options->no_thread != 0);
+    atomic_init(&pool->team.unattended, pool->options.no_thread != 0);
     atomic_init(&pool->epochs.known, FAR_EPOCH_FIRST);
     pool->budget = far_budget_new(pool->options.cache_bytes);
     pool->team.latches = far_latches_new();
@@ -403,8 +409,9 @@ static far_pool *create_pool_handle(const far_pool_options *options) {
 
 /* Connects the handle to the memory nodes and starts housekeeping. */
 static int connect_pool(far_pool *pool, const char *uri) {
-    int err =
-        pool->options.must_exist ? far_fabric_open_existing(uri, &pool->fabric) : far_fabric_open(uri, &pool->fabric);
+    int err = pool->options.salvage      ? far_private_copy_open(uri, &pool->fabric)
+              : pool->options.must_exist ? far_fabric_open_existing(uri, &pool->fabric)
+                                         : far_fabric_open(uri, &pool->fabric);
     if (err == 0)
         err = open_own_session(pool);
     if (err < 0)

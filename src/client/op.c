@@ -145,16 +145,20 @@ static int count_keys(const far_task *t, far_index *index, int keys, int err) {
 static inline __attribute__((always_inline)) int call_index_kind(far_task *t, far_index *index, far_op_kind kind,
                                                                  far_bytes key, far_bytes value, far_out *out) {
     const far_index_kind *functions = atomic_load_explicit(&index->operations, memory_order_relaxed);
+    int err;
     switch (kind) {
     case FAR_OP_GET:
         return functions->get(t, index, key, out);
     case FAR_OP_DELETE:
-        return count_keys(t, index, -1, functions->remove(t, index, key));
+        t->uses_headroom = true;
+        err = functions->remove(t, index, key);
+        t->uses_headroom = false;
+        return count_keys(t, index, -1, err);
     default:
         t->added = false;
-        t->swaps = kind == FAR_OP_UPDATE;
-        int err = functions->put(t, index, kind, key, value);
-        t->swaps = false;
+        t->uses_headroom = kind == FAR_OP_UPDATE;
+        err = functions->put(t, index, kind, key, value);
+        t->uses_headroom = false;
         return count_keys(t, index, kind == FAR_OP_INSERT || t->added, err);
     }
 }
@@ -192,7 +196,7 @@ void far_label_task(far_task *t, far_op_kind kind, const far_index *index) {
 
 
 /* Repeats a put that found no memory. The put first runs as an update: if the key is present, the update works in a
- * full pool, because it may use reserved headroom. If the key is absent, a normal put follows. RDWC may have let
+ * full pool, because it may use the headroom. If the key is absent, a normal put follows. RDWC may have let
  * another task execute the update, and then this task has lost its pin, so the put takes a new pin. */
 static int update_else_put(far_task *t, void *arg) {
     far_op_request update = *(const far_op_request *)arg;

@@ -55,6 +55,21 @@ int far_index_load(far_session *s, far_index *index, far_load *load);
  * value. Returns the number of pairs, or an error. */
 int64_t far_index_pairs(far_session *s, far_index *index, far_pair_fn each, void *ctx);
 
+/* What far_index_salvage delivers. `each` is called once for each pair, in key order except for a few pairs at the end;
+ * a result other than 0 ends the salvage. `skipped` is called in key order for each key that is in an object of the
+ * index but cannot be read, with the error message. It may be a key that was deleted, because deleted keys stay in free
+ * objects for some time. `adjacent` is true if no delivered pair is between this key and the one skipped before. */
+typedef struct far_salvage {
+    far_pair_fn each;
+    void (*skipped)(void *ctx, const void *key, size_t key_len, bool adjacent, const char *message);
+    void *ctx;
+} far_salvage;
+
+/* Delivers all pairs of a damaged index that a get can still read (salvage.c). Returns 1 if a check finds that the
+ * index is damaged, so that pairs may be missing whose keys are not known; 0 if it is sound; or an error if the salvage
+ * ended early. */
+int far_index_salvage(far_session *s, far_index *index, const far_salvage *salvage);
+
 /* Scans. A scan alternates between filling a buffer with a chunk of pairs, in a task with a pin, and delivering the
  * chunk to the user, outside the session and without a pin (scan.c). */
 typedef struct far_scan_cursor far_scan_cursor;

@@ -38,6 +38,7 @@ static int add_index(far_snapshot *survey, const far_index_record *record) {
     memcpy(index->kind, record->kind, sizeof(index->kind));
     memcpy(index->options, record->options, sizeof(index->options));
     far_make_printable(index->name); /* in a damaged pool, they may contain any bytes */
+    far_make_printable(index->kind);
     far_make_printable(index->options);
     /* The number can be negative, because handles publish key counts independently: those published so far may contain
      * more removals than insertions. */

@@ -30,8 +30,9 @@ int far_memory_file_check_owner(int file, const char *name, const char *remedy) 
     if (status.st_uid != geteuid())
         return far_fail(FAR_ERR_UNREACHABLE, "%s: the file belongs to user %u, not to user %u; %s permits that", name,
                         (unsigned)status.st_uid, (unsigned)geteuid(), remedy);
-    if (status.st_mode & (S_IWGRP | S_IWOTH))
-        return far_fail(FAR_ERR_UNREACHABLE, "%s: other users can write the file (mode %04o); %s permits that", name,
+    if (status.st_mode & (S_IRWXG | S_IRWXO)) /* a user that can only read the file can lock it */
+        return far_fail(FAR_ERR_UNREACHABLE, "%s: other users can %s the file (mode %04o); %s permits that", name,
+                        status.st_mode & (S_IWGRP | S_IWOTH) ? "write" : "read, and so lock,",
                         (unsigned)status.st_mode & 07777, remedy);
     return 0;
 }

@@ -7,8 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Refuses an open file or device that another user owns, or that other users can write: they could change the memory,
- * and truncate the file, which ends every process that uses it. `remedy` names the option that permits such a file. */
+/* Refuses an open file or device that another user owns, or that other users can write or read. A writer could change the
+ * memory, and truncate the file, which ends every process that uses it. A reader could lock the bytes that show which
+ * sessions are alive and which daemon serves the file. `remedy` names the option that permits such a file. */
 int far_memory_file_check_owner(int file, const char *name, const char *remedy);
 
 /* Explains why a path cannot be opened although it exists: it is a symbolic link to a file that does not exist. Returns

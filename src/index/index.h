@@ -29,6 +29,11 @@ int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value);
  * returns that value. */
 int far_keys_give(far_keys *keys, far_bytes key);
 int far_keys_throttle(far_task *t, far_keys *keys);
+/* Returns whether the keys are listed for a salvage, which leaves out broken objects. `keys` may be NULL. */
+bool far_keys_skips_damage(const far_keys *keys);
+/* Returns 0 instead of FAR_ERR_CORRUPT if the keys are listed for a salvage. Verbs that
+ * were not posted yet are discarded then. Returns any other result unchanged. */
+int far_keys_skip_damage(far_task *t, const far_keys *keys, int result);
 
 /* Spawns a background task like far_spawn, for work on an index. The index stays open until the task ends. Returns
  * false if there are too many tasks; then the caller does the work itself, or omits it. */

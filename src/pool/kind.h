@@ -56,16 +56,6 @@ enum { FAR_OPTION_KEY_SIZE, FAR_OPTION_VALUE_SIZE, FAR_OPTION_MAX_KEY, FAR_OPTIO
 
 #define FAR_SUM_BYTES 4u
 
-/* Headroom that each session reserves for a kind, so that it can finish a half-done structure change even if the pool
- * is full. */
-typedef struct far_reserve {
-    unsigned type;
-    /* size in bytes; less than FAR_BLOCK_BYTES_MIN, because larger objects are whole blocks, which have no owner to
-     * reserve them */
-    uint64_t size;
-    unsigned count;
-} far_reserve;
-
 /* Collects the problems that a check finds, one line of text each (pool/report.h). */
 typedef struct far_report far_report;
 void far_report_problem(far_report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -99,8 +89,6 @@ typedef struct far_index_kind {
     size_t max_key; /* largest value that the option max_key may have for this kind */
     const far_type *types;
     unsigned type_count; /* number of entries of `types`; at most 16 */
-    const far_reserve *reserve;
-    unsigned reserve_count;
     /* true if a write of this kind may wait long for a lock while a get never does; RDWC then lets no get wait for a
      * write */
     bool gets_never_wait_for_writes;
@@ -135,6 +123,11 @@ typedef struct far_index_kind {
     int (*usage)(far_task *t, far_index *index, far_usage *usage);
     /* Delivers all keys; for kinds without scan. Called without a pin. */
     int (*keys)(far_task *t, far_index *index, far_keys *keys);
+    /* Gives all keys that an object of this type may contain. `object` is a copy of the first `bytes` bytes of the
+     * object, which may be damaged, free, or an object of another type. Used to salvage a damaged index: the caller
+     * looks up each key. Called without a pin. */
+    int (*object_keys)(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes,
+                       far_keys *keys);
     /* Optional. Sets the occupancy of the index; called without a pin. */
     int (*load_factor)(far_task *t, far_index *index, far_load *load);
     size_t (*cache_bytes)(far_index *index);                 /* Optional: bytes of the index's cache in this handle. */
@@ -185,6 +178,9 @@ struct far_index {
     unsigned slot;  /* a small number that no other open index of the handle has; selects its operation counts */
     uint64_t linked;     /* value of far_pool.indexes_linked when the index was added to the handle's list */
     atomic_bool dropped; /* true after this handle has observed that the index was dropped; never cleared */
+    /* true in a private copy of a damaged pool: a get fails only if its own path is damaged, not because of damage
+     * elsewhere in an object on its path */
+    bool lenient;
     atomic_uint uses; /* number of operations and hooks in progress; close waits until it is 0 */
     /* change of the number of keys by this handle, not yet added to the record; one counter per group of sessions */
     far_key_count_delta key_count_deltas[FAR_KEY_COUNT_DELTAS];

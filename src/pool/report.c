@@ -2,6 +2,7 @@
 #include "pool/report.h"
 #include "base/error.h"
 #include "base/grow.h"
+#include "base/text.h"
 
 #include <limits.h>
 #include <stdarg.h>
@@ -35,6 +36,7 @@ void far_report_problem(far_report *report, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(line + used, sizeof(line) - used, format, arguments);
     va_end(arguments);
+    far_make_printable(line); /* it may contain names from far memory, or be cut inside a character */
     if (report->count < INT_MAX)
         report->count++;
     store_line(report, line);

@@ -88,7 +88,10 @@ struct far_task {
     uint64_t rest_since;
     bool background;
     bool added; /* set by far_note_added: true if the current put adds a key */
-    bool swaps; /* the task retires one object for each object that it allocates, as an update does */
+    /* the task may take memory from the headroom of a full pool, because it executes an update or a delete */
+    bool uses_headroom;
+    /* size of the last object for which no memory was found; 0 if that allocation was allowed to use the headroom */
+    uint64_t missed_bytes;
     /* a wake-up arrived while the task was not waiting for one, so its next far_task_block returns at once */
     bool woken;
 

@@ -29,6 +29,13 @@ TEST(a_number_that_is_no_code_is_an_unknown_error) {
 }
 
 
+/* Control characters and invalid UTF-8 do not get into a message, because names in it may come from far memory. */
+TEST(messages_are_printable) {
+    far_fail(FAR_ERR_INVALID, "'%s'", "a\n\033\xff\xc3\xa9");
+    assert_string_equal(far_last_error(), "'a???\xc3\xa9'");
+}
+
+
 /* The numbers of the error codes are a part of the API and must not change. */
 TEST(the_codes_have_the_agreed_numbers) {
     assert_int_equal(FAR_OK, 0);

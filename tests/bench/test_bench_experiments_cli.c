@@ -389,6 +389,19 @@ TEST(csv_has_a_line_for_each_result) {
 }
 
 
+/* A swept option with the name of a result has a column with another name, and an option of a kind with the name of an
+ * option of the benchmark has its own column. */
+TEST(csv_columns_have_unique_names) {
+    outcome o = run_well("--pool sim: --index toy --records 300 --workload c --sweep ops=100,200 --sweep "
+                         "options.slots=512,1024 --csv -");
+    static const char before[] = "index,workload,keys,pool,clients,threads,compute_nodes,depth,records,value_size,"
+                                 "setting_ops,options.slots,cache_bytes,ops,";
+    assert_true(strncmp(o.out, before, strlen(before)) == 0);
+    assert_non_null(strstr(o.out, "\"200\",\"1024\","));
+    done(&o);
+}
+
+
 /* Many clients load few records, so they meet stale cache entries and held locks, which the results count. Without
  * concurrent changes both counters are 0. */
 TEST(stale_caches_and_held_locks_are_counted) {

@@ -113,6 +113,22 @@ TEST_WITH(kinds_without_scans_skip_scan_workloads, name_pool, remove_pool) {
 }
 
 
+/* The parent has the index open as long as the benchmark runs, also while no other process has it open, so that no other
+ * benchmark takes it for that of a killed one. `evict --list` shows two processes and the parent. Fails if the parent
+ * closes the index that it has created. */
+TEST_WITH(the_parent_keeps_the_index_open, name_pool, remove_pool) {
+    char command[1024];
+    snprintf(command, sizeof(command),
+             "%s bench --pool 'shm:%s?size=64M' --processes 2 --index toy --records 100 --workload c --duration 600s "
+             ">/dev/null 2>&1 & bench=$!; users=0; while [ $users -lt 3 ] && kill -0 $bench; do "
+             "users=$(%s evict --list --pool shm:%s 2>/dev/null | grep -c bench-toy-temporary); "
+             "[ $users -lt 2 ] || [ $users = 3 ] || seen=$((seen + 1)); [ ${seen:-0} -lt 100 ] || break; done; "
+             "kill $bench; wait $bench; [ $users = 3 ]",
+             FARINDEX_COMMAND, path, FARINDEX_COMMAND, path);
+    assert_int_equal(system(command), 0);
+}
+
+
 /* --keep keeps the index of each kind, and a later benchmark refuses to change such an index. */
 TEST_WITH(indexes_are_kept_on_request_and_never_overwritten, name_pool, remove_pool) {
     char arguments[512], out[1 << 20], command[512];
@@ -126,6 +142,8 @@ TEST_WITH(indexes_are_kept_on_request_and_never_overwritten, name_pool, remove_p
     for (int processes = 0; processes <= 2; processes += 2) {
         snprintf(arguments, sizeof(arguments),
                  "--pool shm:%s --processes %d --index dart --records 60 --ops 50 --workload c", path, processes);
+        assert_int_equal(run(arguments, out, sizeof(out)), 0); /* uses an index with another name */
+        strcat(arguments, " --keep");
         assert_int_equal(run(arguments, out, sizeof(out)), 3);
         assert_non_null(strstr(out, "farindex drop bench-dart"));
     }

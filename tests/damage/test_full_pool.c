@@ -4,6 +4,7 @@
 #include "client/op.h"
 #include "scene.h"
 #include "test.h"
+#include "world.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -117,10 +118,23 @@ TEST_FUNCTION(a_full_pool_can_be_worked_on) {
 }
 
 
-/* Proves that inserts leave the last free leaf for updates. With a small directory, the inserts after the deletes need
- * a node while only that reserved leaf is free. */
-TEST(inserts_leave_the_last_leaf_for_updates) {
+/* Proves that inserts leave memory for updates that need leaves. With a small directory, the inserts after the deletes
+ * need nodes. */
+TEST(inserts_of_nodes_leave_memory_for_leaves) {
     work_on_full_pool("dart", "directory_bits=12", 2000);
+}
+
+
+/* An insert may find no memory for a larger node, while there still is memory for a value. This function inserts keys
+ * until many inserts in a row, which belong to different nodes, have found no memory. */
+static void use_rest_of_pool(full *f) {
+    char key[SCENE_KEY_BYTES], value[2048];
+    for (unsigned i = 0, in_vain = 0; in_vain < 100; i++) {
+        size_t key_bytes = (size_t)snprintf(key, sizeof(key), "%u rest", i * 7919 % 100000);
+        int err = far_insert(f->session, f->index, key, key_bytes, value, make_value(f, i, 0, value));
+        assert_true(err == FAR_OK || err == FAR_ERR_NO_MEMORY);
+        in_vain = err == FAR_OK ? 0 : in_vain + 1;
+    }
 }
 
 
@@ -150,7 +164,7 @@ static void write_an_absent_key(full *f) {
 
 
 /* Proves that a put of an absent key is refused in a full pool while other writes of the key are in flight. A put that
- * found no memory runs again as an update, because an update of a present key may use reserved memory. RDWC may let
+ * found no memory runs again as an update, because an update of a present key may use the headroom. RDWC may let
  * another task execute this update, and then the put loses its pin. The update finds no key, so the operation runs as a
  * put once more. Fails if the put does not take a new pin for that (update_else_put in client/op.c). */
 TEST_FUNCTION(writes_in_flight_are_refused_in_a_full_pool) {
@@ -159,10 +173,86 @@ TEST_FUNCTION(writes_in_flight_are_refused_in_a_full_pool) {
     assert_int_equal(far_session_open(f.pool, &f.session), 0);
     assert_int_equal(far_index_create(f.session, "index", *state, NULL, &f.index), 0);
     fill_pool(&f);
+    use_rest_of_pool(&f);
     write_an_absent_key(&f);
     far_index_close(f.index);
     far_session_close(f.session);
     far_pool_close(f.pool);
+}
+
+
+/* ---- Several handles ---- */
+
+enum { HANDLES_MAX = 16, ROUNDS = 6 };
+
+typedef struct crowd { /* handles of one full pool, which work by turns */
+    unsigned handles;
+    far_pool *pools[HANDLES_MAX];
+    far_session *sessions[HANDLES_MAX];
+    far_index *indexes[HANDLES_MAX];
+    unsigned keys;
+} crowd;
+
+
+static int write_key(crowd *c, unsigned handle, far_op_kind how, unsigned number) {
+    char key[SCENE_KEY_BYTES], value[500];
+    size_t key_bytes = (size_t)snprintf(key, sizeof(key), "key %06u", number * 7919 % 1000003);
+    memset(value, (int)(number + how), sizeof(value));
+    return how == FAR_OP_INSERT   ? far_insert(c->sessions[handle], c->indexes[handle], key, key_bytes, value, 500)
+           : how == FAR_OP_UPDATE ? far_update(c->sessions[handle], c->indexes[handle], key, key_bytes, value, 500)
+                                  : far_delete(c->sessions[handle], c->indexes[handle], key, key_bytes);
+}
+
+
+static void open_crowd(crowd *c, unsigned handles, const char *kind) {
+    char uri[WORLD_URI];
+    *c = (crowd){.handles = handles};
+    world_uri(uri, "seed=%u,limit=1000s,memory_nodes=1,size=4M", handles);
+    for (unsigned i = 0; i < handles; i++) {
+        world_join(uri, NULL, &c->pools[i], &c->sessions[i]);
+        if (i == 0)
+            assert_int_equal(far_index_create(c->sessions[0], "index", kind, NULL, &c->indexes[0]), 0);
+        else
+            assert_int_equal(far_index_open(c->sessions[i], "index", &c->indexes[i]), 0);
+    }
+    /* the handles insert by turns, until every handle has found no memory several times in a row */
+    for (unsigned in_vain = 0, number = 0; in_vain < 4 * handles + 20; number++) {
+        int err = write_key(c, number % handles, FAR_OP_INSERT, c->keys);
+        assert_true(err == FAR_OK || err == FAR_ERR_NO_MEMORY);
+        c->keys += err == FAR_OK;
+        in_vain = err == FAR_OK ? 0 : in_vain + 1;
+    }
+}
+
+
+/* Proves that the headroom of a full pool serves the updates and deletes of 1, 4 and 16 handles, while their inserts go
+ * on. Fails if updates and deletes may not use the headroom (call_index_kind in client/op.c), and with several handles
+ * also if handles do not release blocks with free space (far_blocks_release). */
+TEST_FUNCTION(handles_update_and_delete_in_a_full_pool) {
+    static const unsigned handles[] = {1, 4, HANDLES_MAX};
+    for (unsigned i = 0; i < 3; i++) {
+        crowd c;
+        unsigned failed = 0, inserted = 0, next = 0;
+        open_crowd(&c, handles[i], *state);
+        for (unsigned round = 0; round < ROUNDS * HANDLES_MAX; round++) {
+            unsigned h = round % c.handles;
+            failed += write_key(&c, h, FAR_OP_UPDATE, next++ % c.keys) != FAR_OK;
+            int err = write_key(&c, (h + 1) % c.handles, FAR_OP_INSERT, c.keys + inserted);
+            assert_true(err == FAR_OK || err == FAR_ERR_NO_MEMORY);
+            inserted += err == FAR_OK;
+            failed += write_key(&c, (h + 2) % c.handles, FAR_OP_UPDATE, next++ % c.keys) != FAR_OK;
+        }
+        for (unsigned round = 0; round < ROUNDS * HANDLES_MAX; round++)
+            failed += write_key(&c, round % c.handles, FAR_OP_DELETE, round) != FAR_OK;
+        print_message("%s, %u handles: %u keys, then %u inserts\n", (const char *)*state, c.handles, c.keys, inserted);
+        assert_int_equal(failed, 0);
+        assert_int_equal(far_pool_check(c.sessions[0], 0, print_problem, NULL), 0);
+        for (unsigned k = 0; k < c.handles; k++) {
+            far_index_close(c.indexes[k]);
+            far_session_close(c.sessions[k]);
+            far_pool_close(c.pools[k]);
+        }
+    }
 }
 
 
@@ -199,6 +289,11 @@ TEST_CASE(a_full_pool_can_be_worked_on, "dart", "dart");
 TEST_CASE(a_full_pool_can_be_worked_on, "dolphin", "dolphin");
 TEST_CASE(a_full_pool_can_be_worked_on, "shard", "shard");
 TEST_CASE(a_full_pool_can_be_worked_on, "smart", "smart");
+TEST_CASE(handles_update_and_delete_in_a_full_pool, "chime with handles", "chime");
+TEST_CASE(handles_update_and_delete_in_a_full_pool, "dart with handles", "dart");
+TEST_CASE(handles_update_and_delete_in_a_full_pool, "dolphin with handles", "dolphin");
+TEST_CASE(handles_update_and_delete_in_a_full_pool, "shard with handles", "shard");
+TEST_CASE(handles_update_and_delete_in_a_full_pool, "smart with handles", "smart");
 TEST_CASE(writes_in_flight_are_refused_in_a_full_pool, "chime in flight", "chime");
 TEST_CASE(writes_in_flight_are_refused_in_a_full_pool, "shard in flight", "shard");
 TEST_CASE(writes_in_flight_are_refused_in_a_full_pool, "smart in flight", "smart");

@@ -38,6 +38,8 @@ expect "shard smart" create new s
 expect "dolphin" copy fruit new --kind do
 expect "--exact" stat --e
 expect "lines" dump fruit --format l
+expect "--salvage" dump fruit --s
+expect "--salvage" copy fruit new --s
 
 command -v zsh >/dev/null || { echo "LEFT OUT: completion in zsh: zsh is not installed"; exit 0; }
 

@@ -496,6 +496,20 @@ static inline unsigned fill(actor *a, const char *prefix, size_t bytes) {
 }
 
 
+/* Fills the pool like `fill`, until no put succeeds any more although all retired objects have become free. The keys of
+ * the first puts begin with `prefix` and a number. All other active handles must have a housekeeping thread. */
+static inline unsigned fill_completely(actor *a, const char *prefix, size_t bytes) {
+    char longer[16];
+    unsigned count = fill(a, prefix, bytes), more = count;
+    for (char part = 'A'; more > 0; part++) {
+        pass_epochs(a, 6);
+        snprintf(longer, sizeof(longer), "%s%c", prefix, part);
+        count += more = fill(a, longer, bytes);
+    }
+    return count;
+}
+
+
 static inline void keep_putting(void *arg) {
     actor *a = arg;
     while (a->puts < a->wanted && (a->result = put(a, a->key, a->bytes)) == 0)

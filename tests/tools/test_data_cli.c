@@ -265,9 +265,9 @@ TEST_WITH(a_bad_line_stops_the_load_after_all_earlier_pairs, fresh, remove_pool)
     fails("farindex load i binary --format binary", 3, "pair 2: ");
     works("farindex get i k", "v\n");
     write_file("binary", "\0\0\0\0\1\0\0\0v", 9);
-    fails("farindex load i binary --format binary", 3, "pair 1: the key is empty");
+    fails("farindex load i binary --format binary", 3, "pair 1: at byte 0: the key is empty");
     write_file("binary", "\1\0\0\0\377\377\377\377v", 9);
-    fails("farindex load i binary --format binary", 3, "pair 1: a length");
+    fails("farindex load i binary --format binary", 3, "pair 1: at byte 0: a length");
     works("farindex create fixed toy --options key_size=4,value_size=1", "");
     write_file("lines", "aaaa\tx\nbb\ty\n", 12);
     fails("farindex load fixed lines", 3, "line 2: ");
@@ -429,7 +429,7 @@ TEST_WITH(a_dump_takes_the_place_and_the_rights_of_the_old_one, fresh, remove_po
     works("farindex create i toy && farindex put i k v; echo mine >old.partial; echo old >old; chmod 640 old", "");
     works("farindex dump i old --plain && stat -c %a old && cat old old.partial; ls",
           "dump: 1 pairs\n640\nk\tv\nmine\nerr\nold\nold.partial\nout\n");
-    works("umask 027; farindex dump i new && stat -c %a new", "dump: 1 pairs\n640\n");
+    works("umask 027; farindex dump i new && stat -c %a new", "dump: 1 pairs\n600\n"); /* a dump may contain secrets */
 }
 
 

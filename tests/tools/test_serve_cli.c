@@ -91,7 +91,7 @@ TEST_WITH(a_daemon_that_cannot_serve_says_why, fresh, NULL) {
     fails("farindex serve --listen 127.0.0.1:0 --size 64K", 2, "--size: a memory node has 1M to 1T");
     fails("farindex serve --listen 127.0.0.1:0 --memory made", 3, "is needed to create it");
     works("test ! -e made", NULL); /* the failed command has created no file */
-    works("touch empty", NULL);
+    works("umask 077; touch empty", NULL);
     fails("farindex serve --listen 127.0.0.1:0 --memory empty", 3, "is needed to create it");
     works("test -f empty", NULL); /* the failed command has not removed the file */
     fails("farindex serve --listen 127.0.0.1:0 --size 1M --cert nobody --key nobody --ca nobody", 3,

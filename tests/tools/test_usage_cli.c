@@ -1,11 +1,17 @@
 /* Messages and exit statuses of the command that help a user: hints for mistyped words, statuses that scripts can
  * distinguish, and output that is safe on a terminal. */
 #define _GNU_SOURCE
+#include "fabric/shm/shm.h"
 #include "parse_json.h"
+#include "pool/catalog/layout.h"
 #include "shell.h"
 #include "test.h"
 
+#include <fcntl.h>
 #include <pty.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <xxhash.h>
 
 
 /* A mistyped command, option, kind or option of a kind is reported with the name that was probably meant. */
@@ -60,6 +66,25 @@ TEST_WITH(conflicts_have_their_own_exit_status, fresh, remove_pool) {
 }
 
 
+/* Commands that cannot open the pool, because other clients hold every session, report a conflict (5). Here the test
+ * holds the locks of all sessions. */
+TEST_WITH(a_pool_without_a_free_session_is_a_conflict, fresh, remove_pool) {
+    static const char *const commands[] = {"list", "scan i", "get i k", "stat", "check", "check i", "top --count 1"};
+    works("farindex create i toy", "");
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SHM_LOCKS_AT, .l_len = SHM_IDS};
+    assert_true(file >= 0);
+    assert_int_equal(fcntl(file, F_OFD_SETLK, &all), 0);
+    for (size_t i = 0; i < COUNT_OF(commands); i++) {
+        char line[64];
+        snprintf(line, sizeof(line), "farindex %s", commands[i]);
+        fails(line, 5, "farindex: ");
+    }
+    close(file);
+    works("farindex list | cut -f1-3", "i\ttoy\t0\n");
+}
+
+
 /* A client has one line in `evict --list`, and the same number in `top`, although it has several sessions. */
 TEST_WITH(a_client_has_one_number, fresh, remove_pool) {
     works("farindex create i toy", "");
@@ -110,6 +135,48 @@ TEST_WITH(keys_and_values_do_not_control_the_terminal, fresh, remove_pool) {
           "ff1b5bc29d7ec3a9\n");
     assert_string_equal(run_on_terminal("get i --hex 6bc29b"), "ff1b5bc29d7ec3a9\r\n");
     assert_string_equal(run_on_terminal("get i \"$(printf 'k\\302\\233')\""), "\\xff\\x1b[\\xc2\\x9d~\xc3\xa9\r\n");
+}
+
+
+/* Stores the kind in the record of the index `i`, with the right hash. */
+static void store_kind(const char kind[16]) {
+    struct stat status;
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(file >= 0);
+    assert_int_equal(fstat(file, &status), 0);
+    uint64_t *words = mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    assert_true(words != MAP_FAILED);
+    unsigned stored = 0;
+    for (size_t i = 0; i < ((size_t)status.st_size - sizeof(far_index_record)) / 8; i++) {
+        far_index_record *record = (far_index_record *)&words[i];
+        if (record->magic != FAR_RECORD_MAGIC || strcmp(record->name, "i") != 0)
+            continue;
+        memcpy(record->kind, kind, sizeof(record->kind));
+        record->check = XXH3_64bits(&record->uid, offsetof(far_index_record, check) - offsetof(far_index_record, uid));
+        stored++;
+    }
+    assert_int_equal(stored, 1);
+    munmap(words, (size_t)status.st_size);
+    close(file);
+}
+
+
+/* A kind that a writer of the pool has stored cannot control the terminal, or break a line or the encoding of an output.
+ */
+TEST_WITH(kinds_do_not_control_the_terminal, fresh, remove_pool) {
+    works("farindex create i toy", "");
+    store_kind("a\n\033\xff\0\0\0\0\0\0\0\0\0\0\0");
+    works("farindex list | cut -f1-3", "i\ta???\t0\n");
+    works("farindex stat | grep -cF 'a??"
+          "?'",
+          "1\n");
+    works("farindex top --prometheus | iconv -f UTF-8 -t UTF-8 | grep -c 'kind=\"a???\"'", "2\n");
+    fails("farindex get i k", 3,
+          "'a??"
+          "?'");
+    fails("farindex dump i", 3,
+          "'a??"
+          "?'");
 }
 
 

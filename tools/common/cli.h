@@ -14,8 +14,17 @@
 #include <stdio.h>
 
 /* Exit statuses. CLI_NOT_FOUND also means that a check, a benchmark or a torture run found an error. CLI_CONFLICT means
- * that another client prevents the operation: it uses the index, or is stopped in the middle of an operation. */
-enum { CLI_DONE = 0, CLI_NOT_FOUND = 1, CLI_USAGE = 2, CLI_FAILED = 3, CLI_EXISTS = 4, CLI_CONFLICT = 5 };
+ * that another client prevents the operation: it uses the index, or is stopped in the middle of an operation.
+ * CLI_SALVAGED means that a salvage has kept all pairs that it could read, but not all pairs of the index. */
+enum {
+    CLI_DONE = 0,
+    CLI_NOT_FOUND = 1,
+    CLI_USAGE = 2,
+    CLI_FAILED = 3,
+    CLI_EXISTS = 4,
+    CLI_CONFLICT = 5,
+    CLI_SALVAGED = 6
+};
 
 /* ---- Options ---- */
 

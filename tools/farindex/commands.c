@@ -41,7 +41,9 @@ static int print_help(void) {
         "\n'farindex COMMAND --help' prints the options of a command, 'farindex --version' the version.\n"
         "The option --pool URI may precede the command.\n"
         "Exit status: 0 success, 1 not found (or a check found an error), 2 wrong usage, 3 failure, 4 exists already,\n"
-        "5 conflict (another client uses the index, or is stopped in the middle of an operation).\n",
+        "5 conflict (another client uses the index, or is stopped in the middle of an operation), 6 a salvage that "
+        "could not\n"
+        "save all pairs.\n",
         stdout);
     return CLI_DONE;
 }

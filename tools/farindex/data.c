@@ -329,7 +329,7 @@ int cli_scan(int argc, char **argv) {
                                  limit == UINT64_MAX ? 0 : (size_t)limit, print_scanned_pair, &s);
         if (s.json && (pairs >= 0 || s.list.is_open))
             cli_json_list_end(&s.list);
-        status = cli_pool_close(&p, pairs < 0 ? cli_pool_failed() : 0);
+        status = cli_pool_close(&p, pairs < 0 ? cli_operation_failed((int)pairs) : 0);
     }
     cli_bytes_free(&from);
     cli_bytes_free(&to);

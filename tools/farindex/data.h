@@ -17,6 +17,8 @@ typedef struct cli_pool {
     bool creates;        /* a pool that does not exist is created */
     bool ignore_refuted; /* value for far_pool_options.ignore_refuted */
     bool repairs;        /* a superblock with one damaged word is repaired if that is possible */
+    bool salvages;       /* a private copy of the pool is opened (far_pool_options.salvage) */
+    const char *missing; /* why memory of that pool is missing, or "" */
     far_pool *pool;
     far_session *session;
     far_index *index;
@@ -33,6 +35,8 @@ typedef struct cli_pool {
 /* Opens the pool and a session, and also the index if `index` is not NULL. Returns 0, or an exit status after a
  * message. */
 int cli_pool_open(const char *command, cli_pool *p, const char *index);
+/* Opens an index in `index`, in a pool that is open. Returns 0 or an error. */
+int cli_index_open(cli_pool *p, const char *name);
 /* Closes everything and flushes stdout. Returns `status`, or CLI_FAILED if the flush failed. */
 int cli_pool_close(cli_pool *p, int status);
 /* Shows progress until cli_progress_end() for a call that reads all used memory of the pool `times` times. */
@@ -47,6 +51,8 @@ int cli_operation_failed(int err);
 void cli_print_done(void); /* prints {"done":true}, the JSON result of a command without another result */
 /* prints "COMMAND: N pairs", or {"pairs":N} with --json */
 void cli_print_pairs(const cli_pool *p, const char *command, uint64_t pairs);
+/* the same with the number of keys that a salvage has skipped */
+void cli_print_salvaged(const cli_pool *p, const char *command, uint64_t pairs, uint64_t skipped);
 
 /* The pool of the shell. After cli_shell_pool_open(), commands that name no other pool use this pool handle and its
  * session. cli_shell_pool() returns it, and opens it again if the handle was evicted. */
@@ -98,6 +104,7 @@ void cli_print_line(FILE *file, const void *key, size_t key_len, const void *val
 /* largest accepted length of a key or value; a larger length is a sign of damaged input */
 #define CLI_PAIR_MAX (1u << 20)
 int cli_read_binary(FILE *file, cli_bytes *key, cli_bytes *value, const char **wrong);
+void cli_binary_lengths(size_t key_len, size_t value_len, uint8_t lengths[8]); /* the lengths as the format has them */
 void cli_print_binary(FILE *file, const void *key, size_t key_len, const void *value, size_t value_len);
 
 typedef enum { CLI_LINES, CLI_BINARY } cli_format;
@@ -108,11 +115,23 @@ typedef enum { CLI_LINES, CLI_BINARY } cli_format;
 #define CLI_FORMATS_NOTE                                                                                               \
     "lines: key TAB value, with \\t, \\n, \\\\ and \\xHH escapes. binary: u32 klen, u32 vlen (little-endian), key, "   \
     "value.\n"
+/* A dump consists of one section for each index, which is a header and the pairs, and a trailer with the number of the
+ * indexes and pairs and a checksum of everything before the trailer. A plain dump consists of pairs only. */
+#define CLI_DUMP_VERSION 2u
+
 typedef struct cli_header { /* the header of an index in a dump: all that is needed to create the index again */
+    unsigned version;       /* version of the dump's format; 0: the header has no first line */
     char name[FAR_NAME_MAX + 1], kind[16], options[512];
 } cli_header;
 
+typedef struct cli_trailer {
+    uint64_t indexes, pairs, checksum;
+} cli_trailer;
+
 void cli_header_print(FILE *file, cli_format format, const cli_header *header);
+void cli_trailer_print(FILE *file, cli_format format, const cli_trailer *trailer);
+/* Parses the line of a trailer, without its newline. Returns false if it is not a trailer. */
+bool cli_trailer_parse(const char *line, size_t length, cli_trailer *trailer);
 /* Parses lines of a header into *header. Returns NULL, or a description of the error. */
 const char *cli_header_parse(const char *text, size_t length, cli_header *header);
 bool cli_header_begins(const char *text, size_t length); /* true if the text begins with the first line of a header */
@@ -124,6 +143,27 @@ typedef struct cli_names {
 } cli_names;
 /* Fills the list, whose `names` the caller frees. Returns 0, or CLI_FAILED after a message. */
 int cli_list_names(cli_pool *p, cli_names *list);
+void cli_names_add(cli_names *list, const char *name); /* ends the process if memory runs out */
+
+/* ---- Salvage ---- */
+
+typedef struct cli_salvage { /* counts and reports the keys that a salvage cannot read (salvage.c) */
+    far_pair_fn each;
+    void *ctx;
+    uint64_t skipped; /* number of keys that were skipped */
+    unsigned lines;   /* number of lines printed about skipped keys */
+    /* the adjacent keys that were skipped last: number, first and last key, and reason for the first */
+    uint64_t run;
+    cli_bytes first, last;
+    char reason[256];
+} cli_salvage;
+
+/* Calls `each` for all pairs of the open index that can be read. Reports on stderr what is skipped. Returns whether the
+ * index is sound, so that the pairs are complete. */
+bool cli_salvage_pairs(const cli_pool *p, cli_salvage *s);
+
+/* Like cli_pool_failed. If the error is a damaged index, the message names the command for a salvage. */
+int cli_pairs_failed(int64_t err, const char *command);
 
 /* parses the value of --format, or NULL; returns 0, or CLI_USAGE after a message */
 int cli_parse_format(const char *command, const char *text, cli_format *format);

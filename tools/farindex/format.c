@@ -203,18 +203,23 @@ int cli_read_binary(FILE *file, cli_bytes *key, cli_bytes *value, const char **w
         *wrong = "a length is more than a MiB";
     else if (!read_bytes(file, key, key_len) || !read_bytes(file, value, value_len))
         *wrong = "the input ends inside a pair";
-    else if (key_len == 0 && !cli_header_begins((const char *)value->bytes, value_len))
+    else if (key_len == 0 && (value_len == 0 || value->bytes[0] != '%'))
         *wrong = "the key is empty";
     return *wrong ? -1 : key_len == 0 ? 2 : 1;
 }
 
 
-void cli_print_binary(FILE *file, const void *key, size_t key_len, const void *value, size_t value_len) {
-    uint8_t lengths[8];
+void cli_binary_lengths(size_t key_len, size_t value_len, uint8_t lengths[8]) {
     for (int i = 0; i < 4; i++) {
         lengths[i] = (uint8_t)(key_len >> (8 * i));
         lengths[4 + i] = (uint8_t)(value_len >> (8 * i));
     }
+}
+
+
+void cli_print_binary(FILE *file, const void *key, size_t key_len, const void *value, size_t value_len) {
+    uint8_t lengths[8];
+    cli_binary_lengths(key_len, value_len, lengths);
     fwrite(lengths, 1, sizeof(lengths), file);
     fwrite(key, 1, key_len, file);
     fwrite(value, 1, value_len, file);

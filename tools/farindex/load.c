@@ -4,7 +4,12 @@
  *
  *                  chunks of pairs, chosen by the hash of the key
  *     input -> reader ---------------> loader 0 -> session 0 -> index
- *                     ---------------> loader 1 -> session 1 -> index */
+ *                     ---------------> loader 1 -> session 1 -> index
+ *
+ * A dump ends with a trailer, which the reader verifies. If the input is a file, it is read twice: a damaged or
+ * truncated dump is then refused before anything is loaded. If the input is a pipe, the damage is found after pairs
+ * were loaded. In any case a load that fails drops the indexes that it has created, so a new index contains all pairs
+ * of the dump or does not exist. */
 #include "client/op.h"
 #include "tools/farindex/data.h"
 
@@ -35,7 +40,15 @@ typedef struct chunk {
 
 typedef struct loading loading;
 
-typedef enum { ITEM_NONE, ITEM_PAIR, ITEM_HEADER, ITEM_BAD, ITEM_END } item;
+typedef enum { ITEM_NONE, ITEM_PAIR, ITEM_HEADER, ITEM_TRAILER, ITEM_BAD, ITEM_END } item;
+
+/* The dump that is being read, to verify its trailer. Several dumps may follow each other in the input. */
+typedef struct dump_check {
+    unsigned version; /* version of the dump; 0: the input is no dump, but consists of pairs only */
+    bool ended;       /* the trailer of the dump was read */
+    uint64_t indexes, pairs;
+    XXH3_state_t *state; /* the checksum of the bytes read so far; allocated with the first header */
+} dump_check;
 
 typedef struct loader {
     loading *all;
@@ -55,8 +68,14 @@ struct loading {
     loader *loaders;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool all;       /* --all: the headers of the input name the indexes */
-    uint64_t place; /* number of the line or pair that was read last */
+    bool all;        /* --all: the headers of the input name the indexes */
+    uint64_t place;  /* number of the line or pair that was read last */
+    uint64_t offset; /* number of bytes before the line or pair that was read last */
+    uint64_t bytes;  /* number of bytes that the line or pair has */
+    dump_check dump;
+    bool warned;         /* the user was warned that a dump cannot be verified */
+    cli_names created;   /* indexes that this command has created */
+    uint64_t lost_pairs; /* number of loaded pairs that are lost if the created indexes are dropped */
     /* number of the last line or pair that was handed to a loader, so all before it are loaded or in progress */
     uint64_t read;
     uint64_t pairs;                 /* number of pairs that are loaded */
@@ -66,6 +85,7 @@ struct loading {
     item next_item;
     cli_bytes key, value;
     const char *item_error; /* description of the error, if `next_item` is ITEM_BAD */
+    char mismatch[160];
     char *line;
     size_t line_room;
 };
@@ -274,16 +294,25 @@ static bool add_pair(loading *l, uint64_t place, const cli_bytes *key, const cli
 }
 
 
+static bool is_trailer(const loading *l) {
+    return l->value.length > 5 && memcmp(l->value.bytes, "%end ", 5) == 0;
+}
+
+
 static item read_line_item(loading *l) {
     ssize_t length = getline(&l->line, &l->line_room, l->file);
     if (length < 0)
         return ITEM_END;
-    if (length > 0 && l->line[length - 1] == '\n')
-        length--;
+    l->bytes = (uint64_t)length;
+    bool whole = length > 0 && l->line[length - 1] == '\n';
+    length -= whole;
     if (l->line[0] == '%' && !memchr(l->line, '\t', (size_t)length)) {
         l->value.length = 0;
         cli_bytes_add(&l->value, l->line, (size_t)length);
-        return ITEM_HEADER;
+        if (!is_trailer(l))
+            return ITEM_HEADER;
+        l->item_error = "the dump is truncated: its last line is incomplete";
+        return whole ? ITEM_TRAILER : ITEM_BAD;
     }
     l->item_error = cli_parse_line(l->line, (size_t)length, &l->key, &l->value);
     return l->item_error ? ITEM_BAD : ITEM_PAIR;
@@ -292,19 +321,123 @@ static item read_line_item(loading *l) {
 
 static item read_binary_item(loading *l) {
     static const item items[] = {ITEM_BAD, ITEM_END, ITEM_PAIR, ITEM_HEADER};
-    return items[cli_read_binary(l->file, &l->key, &l->value, &l->item_error) + 1];
+    item got = items[cli_read_binary(l->file, &l->key, &l->value, &l->item_error) + 1];
+    l->bytes = 8 + l->key.length + l->value.length;
+    if (got == ITEM_HEADER && is_trailer(l)) {
+        l->value.length--; /* without the newline */
+        return ITEM_TRAILER;
+    }
+    return got;
 }
 
 
-/* Reads the next item of the input into `next_item`. After an interrupt the input counts as ended. */
-static void read_next_item(loading *l) {
+/* Begins a new dump if this header begins one. Returns NULL, or a description of the error. */
+static const char *note_header(loading *l) {
+    dump_check *d = &l->dump;
+    const char *text = (const char *)l->value.bytes;
+    cli_header header = {0};
+    if (!cli_header_begins(text, l->value.length))
+        return d->ended ? "this does not belong to a dump, which ended before" : NULL;
+    const char *wrong = cli_header_parse(text, l->value.length, &header);
+    if (wrong)
+        return wrong;
+    if (d->version == 0 || d->ended) {
+        *d = (dump_check){.version = header.version, .state = d->state ? d->state : XXH3_createState()};
+        if (!d->state)
+            exit(cli_failed("no memory for a checksum"));
+        XXH3_64bits_reset(d->state);
+    }
+    if (header.version != d->version)
+        return "the version of the dump changes here";
+    if (d->version == 1 && !l->warned)
+        cli_note("this dump has version 1, which has no checksum: it cannot be verified that it is complete");
+    l->warned |= d->version == 1;
+    d->indexes++;
+    return NULL;
+}
+
+
+/* Adds the item to the checksum of the dump. */
+static void hash_item(loading *l) {
+    if (l->dump.version < 2)
+        return;
+    if (l->format == CLI_LINES) {
+        XXH3_64bits_update(l->dump.state, l->line, l->bytes);
+        return;
+    }
+    uint8_t lengths[8];
+    cli_binary_lengths(l->key.length, l->value.length, lengths);
+    XXH3_64bits_update(l->dump.state, lengths, sizeof(lengths));
+    if (l->key.length)
+        XXH3_64bits_update(l->dump.state, l->key.bytes, l->key.length);
+    if (l->value.length)
+        XXH3_64bits_update(l->dump.state, l->value.bytes, l->value.length);
+}
+
+
+/* Compares the trailer with the dump that was read. Returns NULL, or a description of the error. */
+static const char *verify_trailer(loading *l) {
+    dump_check *d = &l->dump;
+    cli_trailer trailer;
+    if (d->version < 2 || d->ended)
+        return "an end of a dump without its beginning";
+    if (!cli_trailer_parse((const char *)l->value.bytes, l->value.length, &trailer))
+        return "the last line of the dump is damaged";
+    d->ended = true;
+    if (trailer.indexes == d->indexes && trailer.pairs == d->pairs && trailer.checksum == XXH3_64bits_digest(d->state))
+        return NULL;
+    snprintf(l->mismatch, sizeof(l->mismatch),
+             "the dump is damaged: %" PRIu64 " pairs of %" PRIu64 " were read, and their checksum is %s", d->pairs,
+             trailer.pairs, trailer.checksum == XXH3_64bits_digest(d->state) ? "right" : "wrong");
+    return l->mismatch;
+}
+
+
+/* Verifies that the item belongs to a complete and undamaged dump, or to no dump at all. Returns NULL, or a description
+ * of the error. */
+static const char *check_item(loading *l) {
+    dump_check *d = &l->dump;
+    const char *wrong = NULL;
+    if (l->next_item == ITEM_TRAILER)
+        return verify_trailer(l);
+    if (l->next_item == ITEM_END)
+        return d->version >= 2 && !d->ended ? "the dump is truncated: it ends here without its last line" : NULL;
+    if (l->next_item == ITEM_HEADER && (wrong = note_header(l)) != NULL)
+        return wrong;
+    if (l->next_item == ITEM_PAIR && d->ended)
+        return "this does not belong to a dump, which ended before";
+    hash_item(l);
+    d->pairs += l->next_item == ITEM_PAIR;
+    return NULL;
+}
+
+
+/* Reads an item of the input into `next_item`. After an interrupt the input counts as ended. */
+static void read_item(loading *l) {
+    char words[sizeof(l->refusal)];
+    l->offset += l->bytes;
+    l->bytes = 0;
     l->next_item = cli_interrupted() ? ITEM_END : l->format == CLI_BINARY ? read_binary_item(l) : read_line_item(l);
-    if (cli_interrupted())
+    if (cli_interrupted()) {
         l->next_item = ITEM_END;
-    else if (l->next_item != ITEM_END)
+        return;
+    }
+    const char *wrong = l->next_item == ITEM_BAD ? l->item_error : ferror(l->file) ? NULL : check_item(l);
+    if (l->next_item != ITEM_END || wrong)
         l->place++;
-    if (l->next_item == ITEM_BAD)
-        record_refusal(l, l->place, l->item_error);
+    if (!wrong)
+        return;
+    snprintf(words, sizeof(words), "at byte %" PRIu64 ": %s", l->offset, wrong);
+    record_refusal(l, l->place, l->format == CLI_BINARY ? words : wrong);
+    l->next_item = ITEM_BAD;
+}
+
+
+/* Reads the next pair or header of the input, or its end, into `next_item`. */
+static void read_next_item(loading *l) {
+    do
+        read_item(l);
+    while (l->next_item == ITEM_TRAILER);
 }
 
 
@@ -373,14 +506,18 @@ static void end_loaders(loading *l) {
 
 static int report_result(const loading *l, int unreadable) {
     const char *unit = l->format == CLI_BINARY ? "pair" : "line";
+    const char *rest = l->created.count > 1   ? "; the new indexes are removed again"
+                       : l->created.count > 0 ? "; the new index is removed again"
+                                              : "";
     uint64_t bad = atomic_load_explicit(&l->refused_place, memory_order_relaxed);
     if (bad == UINT64_MAX)
-        return cli_failed("%s", l->refusal);
+        return cli_failed("%s%s", l->refusal, rest);
     if (bad)
-        return cli_failed("%s %" PRIu64 ": %s", unit, bad, l->refusal);
+        return cli_failed("%s %" PRIu64 ": %s%s", unit, bad, l->refusal, rest);
     if (cli_interrupted())
-        return cli_failed("interrupted after %s %" PRIu64 "; everything up to it is loaded", unit, l->read);
-    return unreadable ? cli_failed("the input cannot be read: %s", strerror(unreadable)) : 0;
+        return cli_failed("interrupted after %s %" PRIu64 "%s", unit, l->read,
+                          *rest ? rest : "; everything up to it is loaded");
+    return unreadable ? cli_failed("the input cannot be read: %s%s", strerror(unreadable), rest) : 0;
 }
 
 
@@ -394,7 +531,7 @@ static void free_loaders(loading *l) {
 
 /* Opens the index for the pairs: the index of the argument, or else the index of the header. An index that does not
  * exist is created from the header. */
-static int open_index(loading *l, const char *name, const cli_header *header) {
+static int open_index(loading *l, const char *name, const cli_header *header, bool *created) {
     cli_pool *p = l->pool;
     if (!name && !*header->name)
         return cli_failed("the input does not name an index; give the name with 'load NAME'");
@@ -404,17 +541,26 @@ static int open_index(loading *l, const char *name, const cli_header *header) {
             "there is no index '%s', and the input does not name a kind; create the index with 'farindex create "
             "%s KIND'",
             name, name);
-    if (err == FAR_ERR_NOT_FOUND)
+    *created = err == FAR_ERR_NOT_FOUND;
+    if (*created)
         err = far_index_create(p->session, name ? name : header->name, header->kind, header->options, &p->index);
-    return err < 0 ? cli_pool_failed() : 0;
+    if (err < 0)
+        return cli_pool_failed();
+    if (*created)
+        cli_names_add(&l->created, p->index->name);
+    return 0;
 }
 
 
 /* Loads the pairs of one index. */
 static int load_index(loading *l, const char *name) {
     cli_header header = {0};
+    bool created = false;
+    uint64_t before = l->pairs;
     read_header(l, &header);
-    int status = open_index(l, name, &header);
+    if (l->next_item == ITEM_BAD)
+        return 0; /* report_result reports it */
+    int status = open_index(l, name, &header, &created);
     if (!status)
         status = start_loaders(l);
     if (!status) {
@@ -422,9 +568,51 @@ static int load_index(loading *l, const char *name) {
         end_loaders(l);
     }
     free_loaders(l);
+    l->lost_pairs += created ? l->pairs - before : 0;
     far_index_close(l->pool->index);
     l->pool->index = NULL;
     return status;
+}
+
+
+static int report_unreadable(const loading *l) {
+    int unreadable = ferror(l->file) ? (errno ? errno : EIO) : 0;
+    return report_result(l, unreadable);
+}
+
+
+/* If the input is a dump in a file, reads the whole dump and verifies it, and returns to its beginning. So nothing is
+ * loaded from a dump that is damaged or truncated. Returns 0, or an exit status after a message. */
+static int verify_file(loading *l) {
+    struct stat file;
+    off_t start = ftello(l->file);
+    if (fstat(fileno(l->file), &file) < 0 || !S_ISREG(file.st_mode) || start < 0)
+        return 0;
+    for (read_next_item(l); l->next_item == ITEM_PAIR || l->next_item == ITEM_HEADER; read_next_item(l)) {
+        if (l->dump.version < 2)
+            break;
+        if (l->place % 4096 == 0)
+            cli_progress(fraction_read(l), "load: verifying the dump");
+    }
+    cli_progress_end();
+    int status = l->dump.version >= 2 || ferror(l->file) ? report_unreadable(l) : 0;
+    if (status)
+        return status;
+    if (fseeko(l->file, start, SEEK_SET) < 0)
+        return cli_failed("the input cannot be read again: %s", strerror(errno));
+    l->dump.version = 0;
+    l->place = l->offset = l->bytes = 0;
+    l->next_item = ITEM_NONE;
+    atomic_store_explicit(&l->refused_place, 0, memory_order_relaxed);
+    return 0;
+}
+
+
+/* Drops the indexes that this command has created, because it has failed. */
+static void drop_created(loading *l) {
+    for (size_t i = 0; i < l->created.count; i++)
+        far_index_drop(l->pool->session, l->created.names[i]);
+    l->pairs -= l->lost_pairs;
 }
 
 
@@ -433,20 +621,30 @@ static bool another_index_follows(const loading *l) {
 }
 
 
-static int load_input(loading *l, const char *name) {
-    cli_catch_interrupts();
-    errno = 0;
+static int load_indexes(loading *l, const char *name) {
+    int status = verify_file(l);
+    if (status)
+        return status;
     read_next_item(l);
-    int status = load_index(l, name);
+    status = load_index(l, name);
     while (!status && another_index_follows(l) && l->all)
         status = load_index(l, NULL);
     if (!status && another_index_follows(l))
         record_refusal(l, l->place, "another index begins here; 'load --all' loads all indexes");
-    int unreadable = ferror(l->file) ? (errno ? errno : EIO) : 0;
-    if (!status) {
-        status = report_result(l, unreadable);
+    return status ? status : report_unreadable(l);
+}
+
+
+static int load_input(loading *l, const char *name) {
+    cli_catch_interrupts();
+    errno = 0;
+    int status = load_indexes(l, name);
+    if (status)
+        drop_created(l);
+    if (!status || l->pairs)
         cli_print_pairs(l->pool, "load", l->pairs);
-    }
+    free(l->created.names);
+    XXH3_freeState(l->dump.state);
     free(l->line);
     cli_bytes_free(&l->key);
     cli_bytes_free(&l->value);
@@ -471,10 +669,14 @@ int cli_load(int argc, char **argv) {
             argc, argv, "load NAME [FILE] [--format lines|binary] [--threads N] [--depth N] | load --all [FILE]",
             options,
             CLI_FORMATS_NOTE
-            "If several pairs have the same key, the last of them wins. Loading stops at the first bad line; all pairs "
-            "before it are\nloaded. An index that does not exist is created with the kind and the options in the dump. "
-            "A pool "
-            "that does not exist is\ncreated if its URI has a size, and a message reports that.\n",
+            "If several pairs have the same key, the last of them wins. An index that does not exist is created with "
+            "the kind and the\noptions in the dump; if the load fails, it is removed again. A dump in a file is "
+            "verified "
+            "before anything is loaded. If a\npipe or a list of pairs without a header has a bad line, the pairs "
+            "before it "
+            "are loaded into an index that existed before.\nA pool that does not exist is created if its URI has a "
+            "size, "
+            "and a message reports that.\n",
             0, 2, &count, &status))
         return status;
     if ((status = cli_parse_format("load", format, &l.format)) != 0)

@@ -1,5 +1,6 @@
 /* The subcommands create, drop and list, which work on whole indexes, check, which also repairs pools, and evict. */
 #include "base/parse.h"
+#include "base/text.h"
 #include "client/end_client.h"
 #include "client/snapshot.h"
 #include "index/index.h"
@@ -114,24 +115,29 @@ int cli_list(int argc, char **argv) {
     if (p.json && err >= 0)
         cli_json_list_end(&list);
     far_snapshot_free(&survey);
-    return cli_pool_close(&p, err < 0 ? cli_pool_failed() : 0);
+    return cli_pool_close(&p, err < 0 ? cli_operation_failed(err) : 0);
 }
 
 
-static int add_name(void *ctx, const char *name, const char *kind) {
-    cli_names *list = ctx;
-    (void)kind;
+void cli_names_add(cli_names *list, const char *name) {
     void *names = realloc(list->names, (list->count + 1) * sizeof(*list->names));
     if (!names)
         exit(cli_failed("no memory for the names of indexes"));
     list->names = names;
     snprintf(list->names[list->count++], sizeof(*list->names), "%s", name);
+}
+
+
+static int add_name(void *ctx, const char *name, const char *kind) {
+    (void)kind;
+    cli_names_add(ctx, name);
     return 0;
 }
 
 
 int cli_list_names(cli_pool *p, cli_names *list) {
-    return far_index_list(p->session, add_name, list) < 0 ? cli_pool_failed() : 0;
+    int err = far_index_list(p->session, add_name, list);
+    return err < 0 ? cli_operation_failed(err) : 0;
 }
 
 
@@ -207,8 +213,8 @@ static void print_check(const check_output *c, bool repair, const check_result *
     if (!repair || c->problems == 0)
         return;
     puts(r->problems_left
-             ? "check: the problems cannot be repaired. 'farindex dump' or 'copy' saves the readable pairs of a "
-               "damaged index, and 'drop' removes the index."
+             ? "check: the problems cannot be repaired. 'farindex dump --salvage' or 'copy --salvage' saves the "
+               "readable pairs of a damaged index, and 'drop' removes the index."
              : "check: the problems are repaired.");
 }
 
@@ -261,7 +267,7 @@ int cli_check(int argc, char **argv) {
         print_check(&c, repair, &result);
     json_decref(c.list);
     if (err < 0)
-        status = cli_pool_failed();
+        status = cli_operation_failed(err);
     else if (result.problems_left || result.leaked_after)
         status = CLI_NOT_FOUND;
     return cli_pool_close(&p, status);

@@ -1,7 +1,9 @@
 /* Opens and closes the pool that a command works on (cli_pool_open, cli_pool_close). In the shell all commands share
  * one pool handle and one session; otherwise each command opens its own. */
 #include "base/error.h"
+#include "client/private_copy.h"
 #include "client/snapshot.h"
+#include "pool/handle.h"
 #include "tools/farindex/data.h"
 
 #include <inttypes.h>
@@ -10,7 +12,8 @@
 
 /* pairs between two calls of cli_progress, because reading the clock for each pair would take longer than some
  * operations */
-#define PAIRS_STEP 64
+#define PAIRS_STEP    64
+#define SALVAGE_TRIES 16 /* attempts to open an index of a damaged pool */
 
 static cli_pool shell_pool; /* the pool of the shell; `shell_pool.pool` is NULL outside of the shell */
 
@@ -41,6 +44,18 @@ void cli_print_pairs(const cli_pool *p, const char *command, uint64_t pairs) {
     }
     json_t *result = cli_json_object();
     cli_json_set_count(result, "pairs", pairs);
+    cli_json_print(stdout, result);
+}
+
+
+void cli_print_salvaged(const cli_pool *p, const char *command, uint64_t pairs, uint64_t skipped) {
+    if (!p->json) {
+        printf("%s: %" PRIu64 " pairs, %" PRIu64 " keys skipped\n", command, pairs, skipped);
+        return;
+    }
+    json_t *result = cli_json_object();
+    cli_json_set_count(result, "pairs", pairs);
+    cli_json_set_count(result, "skipped", skipped);
     cli_json_print(stdout, result);
 }
 
@@ -83,14 +98,25 @@ static int restore_pool(cli_pool *p, far_pool_options *options) {
 }
 
 
+/* Opens a private copy of the pool, and reports missing memory nodes. */
+static int open_copy(cli_pool *p, far_pool_options *options) {
+    options->salvage = 1;
+    int err = far_pool_open(p->uri, options, &p->pool);
+    if (err == 0 && *(p->missing = far_private_copy_missing(p->pool->fabric)))
+        cli_note("memory of the pool is missing: %s", p->missing);
+    return err;
+}
+
+
 static int open_pool(const char *command, cli_pool *p) {
-    if (shell_pool.pool && strcmp(p->uri, shell_pool.uri) == 0) {
+    if (!p->salvages && shell_pool.pool && strcmp(p->uri, shell_pool.uri) == 0) {
         p->pool = shell_pool.pool;
         p->session = shell_pool.session;
         return 0;
     }
     far_pool_options options = {.cache_bytes = p->cache, .ignore_refuted = p->ignore_refuted};
-    int err = cli_pool_open_or_create(p->uri, &options, p->creates, true, &p->pool);
+    int err =
+        p->salvages ? open_copy(p, &options) : cli_pool_open_or_create(p->uri, &options, p->creates, true, &p->pool);
     if (p->repairs && (err == FAR_ERR_CORRUPT || err == FAR_ERR_UNSUPPORTED))
         err = restore_pool(p, &options);
     if (err == FAR_ERR_INVALID)
@@ -103,7 +129,17 @@ static int open_pool(const char *command, cli_pool *p) {
                                  : "; 'farindex create' and 'farindex load' create it");
     if (err >= 0)
         err = far_session_open(p->pool, &p->session);
-    return err < 0 ? cli_pool_close(p, cli_pool_failed()) : 0;
+    return err < 0 ? cli_pool_close(p, cli_operation_failed(err)) : 0;
+}
+
+
+/* Opens the index. In a damaged pool an attempt may fail because the handle adopts a block with damaged tables; a
+ * salvage tries again, and then adopts another block. */
+int cli_index_open(cli_pool *p, const char *name) {
+    int err = far_index_open(p->session, name, &p->index);
+    for (unsigned tries = 1; p->salvages && err == FAR_ERR_CORRUPT && tries < SALVAGE_TRIES; tries++)
+        err = far_index_open(p->session, name, &p->index);
+    return err;
 }
 
 
@@ -114,16 +150,20 @@ int cli_pool_open(const char *command, cli_pool *p, const char *index) {
     cli_catch_briefly();
     if ((status = open_pool(command, p)) != 0 || !index)
         return status;
-    int err = far_index_open(p->session, index, &p->index);
+    int err = cli_index_open(p, index);
     if (err == FAR_ERR_NOT_FOUND)
         return cli_pool_close(p, cli_not_found("there is no index '%s'", index));
-    return err < 0 ? cli_pool_close(p, cli_pool_failed()) : 0;
+    if (err == FAR_ERR_CORRUPT && p->salvages) /* the index leads to its pairs only from its descriptor */
+        return cli_pool_close(p, cli_failed("%s; without its catalog entry and its descriptor an index cannot be "
+                                            "salvaged; 'farindex check' shows what else is damaged",
+                                            far_last_error()));
+    return err < 0 ? cli_pool_close(p, cli_operation_failed(err)) : 0;
 }
 
 
 int cli_pool_close(cli_pool *p, int status) {
     far_index_close(p->index);
-    if (p->pool != shell_pool.pool) {
+    if (p->pool != shell_pool.pool || p->salvages) {
         far_session_close(p->session);
         far_pool_close(p->pool);
     }

@@ -232,6 +232,8 @@ static int run_daemon(const net_server_options *config, const net_address *metri
     fflush(stdout);
     notify_systemd("READY=1");
     int err = net_server_run(running);
+    signal(SIGTERM, SIG_IGN); /* the daemon ends now, so it must not be stopped again while or after it is freed */
+    signal(SIGINT, SIG_IGN);
     notify_systemd("STOPPING=1");
     if (err < 0)
         report_failure();
@@ -256,7 +258,7 @@ int cli_serve(int argc, char **argv) {
         {"size", CLI_BYTES, &o.size, "SIZE", "size of the memory node"},
         {"memory", CLI_TEXT, &o.memory, "PATH",
          "a file (tmpfs, hugetlbfs) that outlives the daemon, or 'anonymous' (default)"},
-        {"shared", CLI_FLAG, &o.shared, NULL, "... also if other users own the file or can write it"},
+        {"shared", CLI_FLAG, &o.shared, NULL, "... also if other users own, can write or can read the file"},
         {"overcommit", CLI_FLAG, &o.overcommit, NULL, "does not check that the host has the memory"},
         {"secret", CLI_TEXT, &o.secret, "FILE",
          "TLS with this pre-shared key (default: the file that FARINDEX_SECRET names)"},

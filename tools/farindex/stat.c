@@ -184,7 +184,7 @@ int cli_stat(int argc, char **argv) {
             argc, argv, "stat [NAME] [--exact]", options,
             "Sizes are in bytes. Without --exact the figures come from counters: keys are the sum that clients have "
             "reported (a "
-            "killed client\nmay have reported too few), and pool bytes include memory that clients reserve for the "
+            "killed client\nmay have reported too few), and pool bytes include free memory that clients hold for the "
             "index. The number of leaked\nbytes is that of the last 'farindex check'.\n",
             0, 1, &count, &status))
         return status;
@@ -204,7 +204,7 @@ int cli_stat(int argc, char **argv) {
     if (err == FAR_ERR_NOT_FOUND)
         status = cli_not_found("there is no index '%s'", argv[0]);
     else if (err < 0)
-        status = cli_pool_failed();
+        status = cli_operation_failed(err);
     else if (p.json)
         print_json(&p, &survey, count == 0, json_incref(list));
     json_decref(list);

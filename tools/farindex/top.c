@@ -238,6 +238,8 @@ static void print_label(const char *name, const char *value, const char *before)
     for (; *value; value++)
         if (*value == '\\' || *value == '"')
             printf("\\%c", *value);
+        else if (*value == '\n')
+            fputs("\\n", stdout);
         else
             putchar(*value);
     putchar('"');
@@ -343,7 +345,8 @@ static void print_prometheus(const view *v) {
 
 static int take_look(cli_pool *p, look *l) {
     l->seconds = clock_now();
-    return far_snapshot_take(p->session, &l->survey) < 0 ? cli_pool_failed() : 0;
+    int err = far_snapshot_take(p->session, &l->survey);
+    return err < 0 ? cli_operation_failed(err) : 0;
 }
 
 

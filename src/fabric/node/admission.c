@@ -23,6 +23,7 @@ static unsigned descriptors_for_connections(void) {
 void net_admission_init(net_admission *admission, unsigned per_address) {
     *admission = (net_admission){.connections_max = descriptors_for_connections(),
                                  .per_address_max = per_address ? per_address : NET_PER_ADDRESS_DEFAULT};
+    admission->readers_max = admission->connections_max / 2;
 }
 
 
@@ -33,50 +34,6 @@ void net_admission_free(net_admission *admission) {
             admission->sources[i] = source->next;
             free(source);
         }
-}
-
-
-/* ---- Half-open connections ---- */
-
-static void unlink_half_open(net_admission *admission, net_half_open *peer) {
-    if (!peer->linked)
-        return;
-    assert(admission->half_open > 0);
-    *(peer->newer ? &peer->newer->older : &admission->newest) = peer->older;
-    *(peer->older ? &peer->older->newer : &admission->oldest) = peer->newer;
-    peer->linked = false;
-    admission->half_open--;
-}
-
-
-/* Closes the oldest half-open connection: the loop to which it belongs reads the end of stream and frees it. The socket
- * is still open, because net_admission_leave removes a connection from the list before its socket is closed. */
-static bool evict_oldest(net_admission *admission) {
-    net_half_open *peer = admission->oldest;
-    if (!peer)
-        return false;
-    unlink_half_open(admission, peer);
-    peer->evicted = true;
-    admission->evicted++;
-    shutdown(peer->socket, SHUT_RDWR);
-    return true;
-}
-
-
-bool net_admission_enter(net_admission *admission, net_half_open *peer, int socket) {
-    bool is_full = admission->connections >= admission->connections_max;
-    if ((is_full || admission->half_open >= NET_HALF_OPEN_MAX) && !evict_oldest(admission))
-        return false;
-    /* An evicted connection keeps its descriptor until its loop closes it. Up to half of the reserved descriptors may
-     * be in use for such connections; after that the new connection is refused. */
-    if (is_full && admission->connections >= admission->connections_max + NET_RESERVED_DESCRIPTORS / 2)
-        return false;
-    *peer = (net_half_open){.socket = socket, .linked = true, .older = admission->newest};
-    *(admission->newest ? &admission->newest->newer : &admission->oldest) = peer;
-    admission->newest = peer;
-    admission->half_open++;
-    admission->connections++;
-    return true;
 }
 
 
@@ -117,10 +74,9 @@ static net_source *find_or_make_source(net_admission *admission, uint64_t key) {
 }
 
 
-static void leave_source(net_admission *admission, net_source *source) {
+static void free_unused_source(net_admission *admission, net_source *source) {
     net_source **at = bucket_of(admission, source->key);
-    assert(source->connections > 0);
-    if (--source->connections > 0)
+    if (source->connections > 0 || source->half_open > 0)
         return;
     while (*at != source)
         at = &(*at)->next;
@@ -129,24 +85,89 @@ static void leave_source(net_admission *admission, net_source *source) {
 }
 
 
-bool net_admission_accept(net_admission *admission, net_half_open *peer, const net_endpoint *from,
-                          net_source **source) {
-    net_source *one = find_or_make_source(admission, key_of(from));
-    if (!one || one->connections >= admission->per_address_max) {
-        admission->refused_by_address++;
+/* ---- Half-open connections ---- */
+
+static void unlink_half_open(net_admission *admission, net_half_open *peer) {
+    if (!peer->linked)
+        return;
+    assert(admission->half_open > 0 && peer->source->half_open > 0);
+    *(peer->newer ? &peer->newer->older : &admission->newest) = peer->older;
+    *(peer->older ? &peer->older->newer : &admission->oldest) = peer->newer;
+    peer->linked = false;
+    admission->half_open--;
+    peer->source->half_open--;
+    free_unused_source(admission, peer->source);
+    peer->source = NULL;
+}
+
+
+/* Closes the oldest half-open connection of the address with the most: the loop to which it belongs reads the
+ * end of stream and frees it. The socket is still open, because net_admission_leave removes a connection from the list
+ * before its socket is closed. Returns false if there is no half-open connection. */
+static bool evict_half_open(net_admission *admission) {
+    net_half_open *peer = admission->oldest;
+    if (!peer)
         return false;
-    }
-    one->connections++;
-    *source = one;
+    for (net_half_open *one = peer->newer; one; one = one->newer)
+        if (one->source->half_open > peer->source->half_open)
+            peer = one;
     unlink_half_open(admission, peer);
+    peer->evicted = true;
+    admission->evicted++;
+    shutdown(peer->socket, SHUT_RDWR);
     return true;
 }
 
 
-void net_admission_leave(net_admission *admission, net_half_open *peer, net_source *source) {
+bool net_admission_enter(net_admission *admission, net_half_open *peer, const net_endpoint *from, int socket) {
+    bool is_full = admission->connections >= admission->connections_max;
+    if ((is_full || admission->half_open >= NET_HALF_OPEN_MAX) && !evict_half_open(admission))
+        return false;
+    /* An evicted connection keeps its descriptor until its loop closes it. Up to half of the reserved descriptors may
+     * be in use for such connections; after that the new connection is refused. */
+    if (is_full && admission->connections >= admission->connections_max + NET_RESERVED_DESCRIPTORS / 2)
+        return false;
+    net_source *source = find_or_make_source(admission, key_of(from));
+    if (!source)
+        return false;
+    *peer = (net_half_open){.socket = socket, .linked = true, .source = source, .older = admission->newest};
+    *(admission->newest ? &admission->newest->newer : &admission->oldest) = peer;
+    admission->newest = peer;
+    admission->half_open++;
+    source->half_open++;
+    admission->connections++;
+    return true;
+}
+
+
+/* ---- Connections after their hello ---- */
+
+net_admitted net_admission_accept(net_admission *admission, net_half_open *peer, bool reads_only, net_place *place) {
+    net_source *source = peer->source;
+    if (!source || source->connections >= admission->per_address_max) {
+        admission->refused_by_address++;
+        return NET_ADDRESS_IS_FULL;
+    }
+    if (reads_only && admission->readers >= admission->readers_max) {
+        admission->refused_readers++;
+        return NET_READERS_ARE_FULL;
+    }
+    source->connections++;
+    admission->readers += reads_only;
+    *place = (net_place){source, reads_only};
+    unlink_half_open(admission, peer);
+    return NET_ADMITTED;
+}
+
+
+void net_admission_leave(net_admission *admission, net_half_open *peer, const net_place *place) {
     assert(admission->connections > 0);
     unlink_half_open(admission, peer);
-    if (source)
-        leave_source(admission, source);
+    if (place->source) {
+        assert(place->source->connections > 0 && admission->readers >= place->of_reader);
+        place->source->connections--;
+        admission->readers -= place->of_reader;
+        free_unused_source(admission, place->source);
+    }
     admission->connections--;
 }

@@ -105,12 +105,12 @@ static int refuse_without_size(const char *path) {
 }
 
 
-/* Allocates the space of a new file, or of one that a daemon did not finish. */
-static int allocate_file(const net_memory *m, const net_memory_options *options) {
+/* Allocates the space of a new file, or of one that a daemon did not finish; that one has `allocated` bytes already. */
+static int allocate_file(const net_memory *m, const net_memory_options *options, uint64_t allocated) {
     uint64_t bytes = NET_MEMORY_AT + options->size;
     int err = far_memory_file_check_space(m->file, options->path, bytes);
-    if (!err && !options->overcommit && far_memory_file_is_tmpfs(m->file))
-        err = far_memory_check_available(options->path, bytes, OVERCOMMIT_REMEDY);
+    if (!err && !options->overcommit && allocated < bytes && far_memory_file_is_tmpfs(m->file))
+        err = far_memory_check_available(options->path, bytes - allocated, OVERCOMMIT_REMEDY);
     if (err)
         return err;
     if (ftruncate(m->file, (off_t)bytes) < 0 || (errno = posix_fallocate(m->file, 0, (off_t)bytes)) != 0)
@@ -146,9 +146,11 @@ static int prepare_file(net_memory *m, const net_memory_options *options, bool *
     if (size == 0)
         return refuse_without_size(path);
     m->size = size;
-    int err = allocate_file(m, options);
-    if (err && status.st_size == 0)
+    int err = allocate_file(m, options, (uint64_t)status.st_blocks * 512);
+    if (err && m->created)
         unlink(path);
+    else if (err && status.st_size == 0 && ftruncate(m->file, 0) < 0)
+        return fail_with_errno(path, "cannot be truncated");
     return err;
 }
 
@@ -193,6 +195,7 @@ static int open_file(net_memory *m, const net_memory_options *options) {
         errno = error;
         if (error == ENOENT)
             m->file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
+        m->created = m->file >= 0;
     } while (m->file < 0 && errno == EEXIST);
     return m->file < 0 ? fail_with_errno(path, "cannot be opened") : 0;
 }

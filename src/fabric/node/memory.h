@@ -54,7 +54,8 @@ _Static_assert(NET_REDO_AT + NET_THREADS_MAX * sizeof(net_redo) <= NET_LEDGER_AT
 _Static_assert(NET_LEDGER_AT + sizeof(net_ledger) <= NET_MEMORY_AT, "the ledger ends before the memory");
 
 typedef struct net_memory {
-    int file; /* descriptor of the memory file; -1: the memory is private to this process */
+    int file;     /* descriptor of the memory file; -1: the memory is private to this process */
+    bool created; /* the file did not exist before */
     char *base;
     size_t mapped;
     net_file_header *header;
@@ -76,7 +77,7 @@ bool net_memory_size_is_valid(uint64_t size);
 typedef struct net_memory_options {
     const char *path; /* the file; NULL: private memory of the process */
     uint64_t size;    /* 0: the size of the file, which must exist */
-    bool shared;      /* use the file even if other users own it or can write it */
+    bool shared;      /* use the file even if other users own, can write or can read it */
     bool overcommit;  /* do not check whether the host has the memory */
 } net_memory_options;
 

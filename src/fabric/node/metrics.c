@@ -45,7 +45,8 @@ static void print_state(FILE *out, net_server *server) {
     net_file_header header = *server->memory->header;
     unsigned sessions = server->sessions, connections = server->admission.connections,
              half_open = server->admission.half_open;
-    uint64_t evicted = server->admission.evicted, by_address = server->admission.refused_by_address;
+    uint64_t evicted = server->admission.evicted, by_address = server->admission.refused_by_address,
+             readers = server->admission.refused_readers;
     pthread_mutex_unlock(&server->lock);
     print_head(out, "info", "gauge", "version of the daemon, and its pool and number in the pool");
     fprintf(out, "farindex_node_info{version=\"%s\",pool=\"%016" PRIx64 "\",node=\"%u\",fabric=\"%s\"} 1\n",
@@ -62,6 +63,8 @@ static void print_state(FILE *out, net_server *server) {
                   evicted);
     print_counter(out, "refused_by_address_total", "connections refused because their address had too many",
                   by_address);
+    print_counter(out, "refused_readers_total", "connections with the read secret refused because there were too many",
+                  readers);
 }
 
 

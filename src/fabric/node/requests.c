@@ -166,13 +166,19 @@ static bool refuse_peer(server_peer *peer, const char *format, ...) {
 }
 
 
-/* Counts the connection at its address. Returns false if there are too many. */
+/* Counts the connection at its address. Returns false if it was refused. */
 static bool admit_peer(server_peer *peer) {
     net_server *server = peer->server;
     pthread_mutex_lock(&server->lock);
-    bool admitted = net_admission_accept(&server->admission, &peer->half_open, &peer->from, &peer->source);
+    net_admitted admitted = net_admission_accept(&server->admission, &peer->half_open, peer->reads_only, &peer->place);
     pthread_mutex_unlock(&server->lock);
-    return admitted;
+    if (admitted == NET_ADDRESS_IS_FULL)
+        refuse_peer(peer, "there are too many connections from its address (at most %u, see --connections-per-address)",
+                    server->admission.per_address_max);
+    if (admitted == NET_READERS_ARE_FULL)
+        refuse_peer(peer, "there are too many connections with the read secret (at most %u)",
+                    server->admission.readers_max);
+    return admitted == NET_ADMITTED;
 }
 
 
@@ -188,14 +194,11 @@ static bool on_hello(server_peer *peer, const net_head *head, const char *body) 
                            far_version());
     if (hello.purpose > NET_FOR_INSPECTION)
         return refuse_peer(peer, "the purpose of a client is a session or an inspection");
+    peer->reads_only = peer->channel.tls && net_tls_peer_reads_only(peer->channel.tls);
     if (!admit_peer(peer))
-        return refuse_peer(peer,
-                           "there are too many connections from its address (at most %u, see "
-                           "--connections-per-address)",
-                           server->admission.per_address_max);
+        return false;
     peer->hello_done = true;
     peer->inspects = hello.purpose == NET_FOR_INSPECTION;
-    peer->reads_only = peer->channel.tls && net_tls_peer_reads_only(peer->channel.tls);
     assert(peer->loop->handshaking > 0);
     peer->loop->handshaking--;
     atomic_fetch_add_explicit(&server->counts.comes, !peer->inspects, memory_order_relaxed);

@@ -74,7 +74,7 @@ static void unlink_peer(server_peer *peer) {
     server_loop *loop = peer->loop;
     pthread_mutex_lock(&loop->server->lock);
     server_end_session(peer);
-    net_admission_leave(&loop->server->admission, &peer->half_open, peer->source);
+    net_admission_leave(&loop->server->admission, &peer->half_open, &peer->place);
     pthread_mutex_unlock(&loop->server->lock);
     if (peer->previous)
         peer->previous->next = peer->next;
@@ -237,7 +237,7 @@ static void admit_to_loop(net_server *server, server_peer *peer) {
     uint64_t one = 1;
     server_loop *loop = &server->loops[server->next_loop++ % server->loop_count];
     pthread_mutex_lock(&server->lock);
-    bool admitted = net_admission_enter(&server->admission, &peer->half_open, peer->channel.socket);
+    bool admitted = net_admission_enter(&server->admission, &peer->half_open, &peer->from, peer->channel.socket);
     if (admitted) {
         peer->loop = loop;
         peer->next = loop->inbox;

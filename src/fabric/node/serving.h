@@ -57,8 +57,8 @@ struct server_peer {
     char why[96]; /* description of a protocol error that the peer has made; empty: none */
     /* The following fields are protected by the lock of the server. */
     net_half_open half_open;
-    net_source *source; /* the address at which the connection is counted; NULL before its hello was accepted */
-    far_name identity;  /* name of the peer's process, as the client reports it */
+    net_place place;   /* the place that the connection takes at its address; empty before its hello was accepted */
+    far_name identity; /* name of the peer's process, as the client reports it */
     unsigned id, generation;
     uint64_t claim; /* number of the claim that the peer holds; 0: it holds none, or the claim was fenced */
     char fenced_reason[64];

@@ -55,9 +55,25 @@ static bool shows_lock_of_id(FILE *info, unsigned id) {
 }
 
 
+/* Returns true if the descriptor with the number `name` of the process holds a lock of the id, on any file. */
+static bool descriptor_shows_lock(int process, const char *name, unsigned id) {
+    char path[sizeof(((struct dirent *)0)->d_name) + 8];
+    snprintf(path, sizeof(path), "fdinfo/%s", name);
+    int file = openat(process, path, O_RDONLY | O_CLOEXEC);
+    FILE *info = file < 0 ? NULL : fdopen(file, "r");
+    bool found = info && shows_lock_of_id(info, id);
+    if (info)
+        fclose(info);
+    else if (file >= 0)
+        close(file);
+    return found;
+}
+
+
 /* Returns true if a descriptor of the process refers to the pool file and holds the lock of the id. Descriptors are
  * compared with the file by their status, because the device number in the text of a lock differs from that of the
- * status on some file systems. */
+ * status on some file systems. Only descriptors with such a lock are compared, because the status of a file on another
+ * file system may never arrive. */
 static bool process_holds_lock(const shm_mapping *mapping, int process, unsigned id) {
     int folder = openat(process, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *descriptors = folder < 0 ? NULL : fdopendir(folder);
@@ -67,18 +83,8 @@ static bool process_holds_lock(const shm_mapping *mapping, int process, unsigned
     const struct dirent *entry;
     while (descriptors && !found && (entry = readdir(descriptors))) {
         struct stat status;
-        char name[sizeof(entry->d_name) + 8];
-        if (fstatat(folder, entry->d_name, &status, 0) < 0 || status.st_dev != mapping->device ||
-            status.st_ino != mapping->inode)
-            continue;
-        snprintf(name, sizeof(name), "fdinfo/%s", entry->d_name);
-        int file = openat(process, name, O_RDONLY | O_CLOEXEC);
-        FILE *info = file < 0 ? NULL : fdopen(file, "r");
-        found = info && shows_lock_of_id(info, id);
-        if (info)
-            fclose(info);
-        else if (file >= 0)
-            close(file);
+        found = descriptor_shows_lock(process, entry->d_name, id) && fstatat(folder, entry->d_name, &status, 0) == 0 &&
+                status.st_dev == mapping->device && status.st_ino == mapping->inode;
     }
     if (descriptors)
         closedir(descriptors);

@@ -168,7 +168,7 @@ static void write_header(void *base, const shm_options *options) {
 }
 
 
-static int check_header(const shm_header *header, const char *path, uint64_t bytes) {
+int shm_check_header(const shm_header *header, const char *path) {
     if (header->magic == NET_FILE_MAGIC)
         return far_fail(FAR_ERR_CORRUPT, "shm:%s: this file is the memory of a network node (farindex serve)", path);
     if (header->magic != SHM_MAGIC)
@@ -180,6 +180,14 @@ static int check_header(const shm_header *header, const char *path, uint64_t byt
         header->node_bytes == 0 || header->node_bytes > FAR_NODE_BYTES_MAX || header->node_bytes % SHM_PAGE != 0 ||
         header->file_bytes != bytes_of_pool(header->node_bytes, header->nodes))
         return far_fail(FAR_ERR_CORRUPT, "shm:%s: the header of the file is damaged", path);
+    return 0;
+}
+
+
+static int check_header(const shm_header *header, const char *path, uint64_t bytes) {
+    int err = shm_check_header(header, path);
+    if (err < 0)
+        return err;
     if (bytes < header->file_bytes)
         return far_fail(FAR_ERR_CORRUPT, "shm:%s: the file was truncated: it has %llu of its %llu bytes", path,
                         (unsigned long long)bytes, (unsigned long long)header->file_bytes);

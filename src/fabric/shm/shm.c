@@ -148,16 +148,24 @@ static int parse_uri(const char *rest, shm_options *options, char *error, size_t
 }
 
 
-static int open_pool(const char *rest, bool existing, far_fabric **opened) {
+int shm_parse_uri(const char *rest, shm_options *options) {
     char error[256];
-    shm_options options;
-    if (parse_uri(rest, &options, error, sizeof(error)) < 0)
+    if (parse_uri(rest, options, error, sizeof(error)) < 0)
         return far_fail(FAR_ERR_INVALID, "uri: shm:%s: %s", rest, error);
+    return 0;
+}
+
+
+static int open_pool(const char *rest, bool existing, far_fabric **opened) {
+    shm_options options;
+    int err = shm_parse_uri(rest, &options);
+    if (err < 0)
+        return err;
     options.existing = existing;
     shm_fabric *fabric = calloc(1, sizeof(*fabric));
     if (!fabric)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a handle");
-    int err = shm_attach(&options, &fabric->mapping);
+    err = shm_attach(&options, &fabric->mapping);
     if (err) {
         free(fabric);
         return err;

@@ -113,9 +113,14 @@ typedef struct shm_options { /* The pool as the URI describes it. Members that t
     char path[FAR_URI_MAX];
     uint64_t node_bytes;
     unsigned nodes;
-    int shared;    /* 1: use the file even if other users own it or can write it */
+    int shared;    /* 1: use the file even if other users own, can write or can read it */
     bool existing; /* fail instead of creating a missing file */
 } shm_options;
+
+/* Parses the part of the URI after "shm:". Returns 0, or FAR_ERR_INVALID with a message. */
+int shm_parse_uri(const char *rest, shm_options *options);
+/* Checks the header of a pool file. Returns 0, or FAR_ERR_CORRUPT with a message that names the path. */
+int shm_check_header(const shm_header *header, const char *path);
 
 /* Attaches the calling handle to this process's mapping of the pool file. If the process has no mapping yet, the file
  * is mapped first. If the file does not exist and the options allow it, the file is created first. Returns 0 or an

@@ -216,13 +216,14 @@ int net_links_open(net_link *links, const net_address *addresses, unsigned count
 }
 
 
-int net_link_call(net_link *link, const net_address *address, net_type type, const void *body, size_t bytes,
-                  net_type expected, void *answer, size_t answer_bytes, unsigned timeout_ms) {
+/* Sends a message, of `count` verbs if it is a batch, and waits for its answer. */
+static int call_node(net_link *link, const net_address *address, net_type type, unsigned count, const void *body,
+                     size_t bytes, net_type expected, void *answer, size_t answer_bytes, unsigned timeout_ms) {
     uint64_t deadline = now_ms() + timeout_ms, now;
     net_head head;
     const char *got_body;
     int got;
-    net_channel_send(&link->channel, type, 0, 0, body, bytes);
+    net_channel_send(&link->channel, type, count, 0, body, bytes);
     if (net_channel_flush(&link->channel) < 0)
         return fail_link(address, link->channel.why);
     while ((got = net_channel_next(&link->channel, true, &head, &got_body)) == 0) {
@@ -242,4 +243,19 @@ int net_link_call(net_link *link, const net_address *address, net_type type, con
     if (answer_bytes)
         memcpy(answer, got_body, answer_bytes);
     return 0;
+}
+
+
+int net_link_call(net_link *link, const net_address *address, net_type type, const void *body, size_t bytes,
+                  net_type expected, void *answer, size_t answer_bytes, unsigned timeout_ms) {
+    return call_node(link, address, type, 0, body, bytes, expected, answer, answer_bytes, timeout_ms);
+}
+
+
+int net_link_read(net_link *link, const net_address *address, far_addr addr, void *to, uint32_t bytes,
+                  unsigned timeout_ms) {
+    far_verb verb = {.kind = FAR_READ, .length = bytes, .addr = addr};
+    char body[NET_VERB_BYTES];
+    net_verb_put(body, &verb, 0, bytes);
+    return call_node(link, address, NET_BATCH, 1, body, sizeof(body), NET_RESULTS, to, bytes, timeout_ms);
 }

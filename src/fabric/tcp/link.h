@@ -26,4 +26,8 @@ int net_links_open(net_link *links, const net_address *addresses, unsigned count
 int net_link_call(net_link *link, const net_address *address, net_type type, const void *body, size_t bytes,
                   net_type expected, void *answer, size_t answer_bytes, unsigned timeout_ms);
 
+/* Reads memory of the node, at most NET_PIECE_BYTES, over a connection that was opened for a session. */
+int net_link_read(net_link *link, const net_address *address, far_addr addr, void *to, uint32_t bytes,
+                  unsigned timeout_ms);
+
 #endif

@@ -10,8 +10,10 @@
 #include "base/error.h"
 #include "base/numa.h"
 #include "base/parse.h"
+#include "fabric/reader.h"
 #include "farindex.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define TIMEOUT_MS  10000u
@@ -486,4 +488,102 @@ int far_tcp_open(const char *rest, far_fabric **opened) {
 
 int far_tcp_open_existing(const char *rest, far_fabric **opened) {
     return tcp_open(&tcp, rest, true, opened);
+}
+
+
+/* ---- The reader ---- */
+
+typedef struct tcp_reader {
+    far_reader reader;             /* must be the first member, because pointers to it are cast to the whole struct */
+    net_link links[FAR_NODES_MAX]; /* indexed by node number, like the addresses */
+    net_address addresses[FAR_NODES_MAX];
+    net_tls_context *tls;
+    unsigned timeout_ms;
+    uint64_t pool;
+} tcp_reader;
+
+
+static int read_from_node(far_reader *base, unsigned node, uint64_t offset, void *to, uint64_t bytes) {
+    tcp_reader *reader = (tcp_reader *)base;
+    return net_link_read(&reader->links[node], &reader->addresses[node], far_addr_make(node, offset), to,
+                         (uint32_t)bytes, reader->timeout_ms);
+}
+
+
+static void close_reader(far_reader *base) {
+    tcp_reader *reader = (tcp_reader *)base;
+    for (unsigned i = 0; i < FAR_NODES_MAX; i++)
+        if (base->node_bytes[i])
+            net_channel_close(&reader->links[i].channel);
+    net_tls_close(reader->tls);
+    free(reader);
+}
+
+
+/* Adds a node that has answered to the reader, under its number. A node without a pool has lost its memory, so it
+ * counts as missing. */
+static int add_to_reader(tcp_reader *reader, net_link *link, const net_address *address) {
+    const net_welcome *w = &link->welcome;
+    far_reader *base = &reader->reader;
+    if (w->pool == 0) {
+        snprintf(base->missing, sizeof(base->missing), "the memory node at %.150s has lost its memory", address->text);
+        net_channel_close(&link->channel);
+        return 0;
+    }
+    if ((reader->pool && w->pool != reader->pool) || w->nodes != base->nodes || w->node >= base->nodes ||
+        base->node_bytes[w->node] || w->bytes == 0) {
+        net_channel_close(&link->channel);
+        return far_fail(FAR_ERR_CORRUPT, "the memory node at %s is node %u of %u of pool %016llx, not of this pool",
+                        address->text, w->node, w->nodes, (unsigned long long)w->pool);
+    }
+    reader->pool = w->pool;
+    reader->links[w->node] = *link;
+    reader->addresses[w->node] = *address;
+    base->node_bytes[w->node] = w->bytes;
+    return 0;
+}
+
+
+/* Connects to the nodes one after the other. A node that does not answer is missing. */
+static int connect_reader(tcp_reader *reader, const tcp_options *options) {
+    net_dial_options dial = {reader->tls, options->insecure, NET_FOR_SESSION, reader->timeout_ms};
+    far_reader *base = &reader->reader;
+    for (unsigned i = 0; i < options->nodes; i++) {
+        net_link link;
+        int err = net_links_open(&link, &options->addresses[i], 1, &dial);
+        if (err == FAR_ERR_UNREACHABLE)
+            snprintf(base->missing, sizeof(base->missing), "%.*s", FAR_REASON_MAX - 1, far_last_error());
+        else if (err < 0 || (err = add_to_reader(reader, &link, &options->addresses[i])) < 0)
+            return err;
+    }
+    return reader->pool ? 0 : far_fail(FAR_ERR_UNREACHABLE, "no memory node of the pool is there: %s", base->missing);
+}
+
+
+int far_tcp_reader_open(const char *rest, far_reader **opened) {
+    char error[256];
+    tcp_reader *made = calloc(1, sizeof(*made));
+    tcp_options *options = calloc(1, sizeof(*options));
+    if (options)
+        options->addresses = calloc(FAR_NODES_MAX, sizeof(*options->addresses));
+    int err = made && options && options->addresses ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a handle");
+    if (err == 0 && (err = parse_uri(rest, options, error, sizeof(error))) < 0)
+        far_fail(err, "uri: tcp://%.200s: %s", rest, error);
+    if (err == 0)
+        err = open_tls(options, &made->tls);
+    if (err == 0) {
+        made->reader.nodes = options->nodes;
+        made->reader.read = read_from_node;
+        made->reader.close = close_reader;
+        made->timeout_ms = (unsigned)(options->timeout_ns / 1000000u);
+        err = connect_reader(made, options);
+    }
+    if (err == 0)
+        *opened = &made->reader;
+    else if (made)
+        close_reader(&made->reader);
+    if (options)
+        free(options->addresses);
+    free(options);
+    return err;
 }

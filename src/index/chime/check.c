@@ -409,6 +409,54 @@ int chime_check(far_task *t, far_index *index, far_report *report) {
 }
 
 
+/* Salvage: the keys in the slots of a leaf, or the key of a block. The pivots of an inner node are also given. Most of
+ * them are keys of the index, and a lookup finds out. */
+
+/* Returns whether most lines of the image are valid and belong to one incarnation of a node. */
+static bool looks_like_node(const chime_state *st, uint64_t *w) {
+    unsigned tag = chime_h0_tag(*chime_h0(st, w, 0)), other = chime_h0_tag(*chime_h0(st, w, 1)), same = 0, others = 0;
+    for (unsigned line = 0; line < st->lines; line++) {
+        uint64_t h0 = *chime_h0(st, w, line);
+        same += chime_h0_valid(h0) && chime_h0_tag(h0) == tag;
+        others += chime_h0_valid(h0) && chime_h0_tag(h0) == other;
+    }
+    return 2 * same > st->lines || 2 * others > st->lines;
+}
+
+
+static int give_slot_keys(const chime_state *st, uint64_t *w, far_keys *keys) {
+    int err = 0;
+    for (unsigned slot = 0; slot < st->span && err >= 0; slot++) {
+        uint64_t first = *chime_slot(st, w, slot);
+        uint8_t key[8];
+        if (first == 0 && !chime_slot_is_occupied(st, w, slot))
+            continue;
+        for (unsigned i = 0; i < 8; i++)
+            key[i] = (uint8_t)(first >> (56 - 8 * i));
+        err = far_keys_give(keys, (far_bytes){key, st->key_bytes});
+    }
+    return err;
+}
+
+
+int chime_object_keys(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes,
+                      far_keys *keys) {
+    const chime_state *st = chime_state_of(index);
+    uint64_t head;
+    (void)t;
+    if (type == CHIME_TYPE_NODE && st->inline_items && bytes >= st->node_bytes &&
+        looks_like_node(st, (uint64_t *)object))
+        return give_slot_keys(st, (uint64_t *)object, keys);
+    if (type != CHIME_TYPE_BLOCK)
+        return 0;
+    memcpy(&head, object, sizeof(head));
+    size_t length = chime_block_key_length(head);
+    if (length == 0 || CHIME_BLOCK_HEAD + length > bytes)
+        return 0;
+    return far_keys_give(keys, (far_bytes){(const char *)object + CHIME_BLOCK_HEAD, length});
+}
+
+
 /* Usage and load factor, which count the items and slots of the leaves. */
 
 static int count_keys(traversal *v, chime_op *op, chime_node *n, unsigned level) {

@@ -581,6 +581,7 @@ int chime_scan(far_task *t, far_index *index, far_scan_chunk *scan);
 int chime_walk(far_task *t, far_index *index, far_walk *walk);
 int chime_check(far_task *t, far_index *index, far_report *report);
 int chime_usage(far_task *t, far_index *index, far_usage *usage);
+int chime_object_keys(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes, far_keys *keys);
 int chime_load_factor(far_task *t, far_index *index, far_load *load);
 
 /* cache.c: the cache of inner nodes. `epoch` is the current epoch; entries that are too old are ignored. */

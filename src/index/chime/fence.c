@@ -28,6 +28,16 @@ bool chime_decode_inline_fence(const chime_state *st, chime_fence *f) {
 }
 
 
+/* Returns whether the key of a fence is inline, or the fence refers to memory of the pool. */
+static bool fence_is_possible(const chime_op *op, uint64_t word) {
+    chime_fence fence = {.word = word};
+    size_t length = chime_ref_length(word);
+    return chime_decode_inline_fence(op->st, &fence) ||
+           (length > 0 && length <= CHIME_KEY_MAX &&
+            far_task_reaches(op->t, chime_ref_addr(word), chime_key_block_bytes(length)));
+}
+
+
 int chime_read_fences(chime_op *op, chime_fence *fences[], unsigned count) {
     unsigned unknown = 0;
     for (unsigned i = 0; i < count; i++) {
@@ -36,7 +46,7 @@ int chime_read_fences(chime_op *op, chime_fence *fences[], unsigned count) {
             continue;
         size_t length = chime_ref_length(f->word);
         uint64_t bytes = chime_key_block_bytes(length);
-        if (length > CHIME_KEY_MAX || !length || !far_task_reaches(op->t, chime_ref_addr(f->word), bytes)) {
+        if (!fence_is_possible(op, f->word)) {
             far_discard_batch(op->t);
             return far_fail(FAR_ERR_CORRUPT, "index '%s': a fence refers to an invalid key of %zu bytes at %#llx",
                             op->index->name, length, (unsigned long long)chime_ref_addr(f->word));
@@ -176,6 +186,8 @@ int chime_decode_inner(chime_op *op, chime_node *n, chime_inner *inner) {
     for (unsigned slot = 0; slot < st->span; slot++)
         if (chime_slot_is_occupied(st, n->w, slot)) {
             const uint64_t *words = chime_slot(st, n->w, slot);
+            if (op->index->lenient && (!fence_is_possible(op, words[0]) || !chime_ptr_is_in_pool(op, words[1])))
+                continue;
             inner->pivot[inner->count] = (chime_fence){.word = words[0]};
             inner->child[inner->count] = words[1];
             all[fences++] = &inner->pivot[inner->count++];
@@ -186,7 +198,7 @@ int chime_decode_inner(chime_op *op, chime_node *n, chime_inner *inner) {
     if (err < 0)
         return err;
     sort_children(st, inner);
-    if (chime_compare_fences(st, &inner->low, &inner->pivot[0]) != 0)
+    if (!op->index->lenient && chime_compare_fences(st, &inner->low, &inner->pivot[0]) != 0)
         return chime_report_corrupt(op->index, n->ptr, "its first pivot differs from its low fence");
     return 0;
 }

@@ -218,7 +218,7 @@ static const far_option_def options[] = {
 static const far_type types[CHIME_TYPES] = {
     [CHIME_TYPE_ROOT] = {.name = "root", .align = 64},
     [CHIME_TYPE_NODE] = {.name = "node", .align = 64, .stable = true},
-    [CHIME_TYPE_BLOCK] = {.name = "block", .align = 16, .swapped = true},
+    [CHIME_TYPE_BLOCK] = {.name = "block", .align = 16},
     [CHIME_TYPE_KEY] = {.name = "key", .align = 16},
 };
 
@@ -245,6 +245,7 @@ const far_index_kind far_chime_kind = {
     .walk = chime_walk,
     .check = chime_check,
     .usage = chime_usage,
+    .object_keys = chime_object_keys,
     .load_factor = chime_load_factor,
     .cache_bytes = chime_cache_bytes,
     .figures = chime_report_figures,

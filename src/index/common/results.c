@@ -115,6 +115,8 @@ void far_scan_pair(const struct far_scan_buffer *buffer, size_t *at, far_bytes *
 
 int far_keys_give(far_keys *keys, far_bytes key) {
     uint32_t length = (uint32_t)key.length;
+    if (keys->skips_damage && (length == 0 || length > keys->longest)) /* damaged objects may have such keys */
+        return 0;
     if (keys->used + sizeof(length) + key.length > keys->size) {
         size_t size = 2 * keys->size + CHUNK_BYTES + sizeof(length) + key.length;
         char *data = realloc(keys->data, size);
@@ -143,10 +145,23 @@ int far_keys_pass_on(far_task *t, far_keys *keys) {
 }
 
 
+bool far_keys_skips_damage(const far_keys *keys) {
+    return keys && keys->skips_damage;
+}
+
+
+int far_keys_skip_damage(far_task *t, const far_keys *keys, int result) {
+    if (result != FAR_ERR_CORRUPT || !far_keys_skips_damage(keys))
+        return result;
+    far_discard_batch(t);
+    return 0;
+}
+
+
 int far_keys_throttle(far_task *t, far_keys *keys) {
     if (keys->each)
         return far_keys_pass_on(t, keys);
-    if (keys->used >= CHUNK_BYTES) {
+    if (keys->used >= CHUNK_BYTES && !keys->skips_damage) {
         keys->resting = keys->due = true;
         while (keys->resting)
             far_task_block(t);

@@ -28,6 +28,10 @@ struct far_keys {
     bool due;
     bool resting; /* true while the task waits for the caller */
     bool stopped; /* true if the caller wants no more keys */
+    /* set by a salvage: the traversal leaves out broken objects instead of failing, and keys of impossible lengths,
+     * which are those of 0 bytes or of more than `longest` bytes, are ignored */
+    bool skips_damage;
+    size_t longest;
     /* If set, the task does not wait for a caller but calls this function for each key, without a pin. */
     int (*each)(far_task *t, void *ctx, far_bytes key);
     void *ctx;

@@ -124,9 +124,6 @@ static int walk_node(far_task *t, far_index *index, const dart_view *view, const
     int known = w->walk->once ? note_reported(w, view->node.addr, item) : 0;
     if (known)
         return known < 0 ? known : 0;
-    if (dart_header_is_spare(view->header))
-        return far_walk_object(w->walk, index, DART_TYPE_SPARE, view->node.addr,
-                               dart_node_bytes(DART_N256, DART_KEY_MAX, 16));
     return far_walk_object(w->walk, index, DART_TYPE_NODE, view->node.addr,
                            dart_node_size(dart_of(index), &view->node));
 }
@@ -242,6 +239,19 @@ int dart_check(far_task *t, far_index *index, far_report *report) {
     if (err >= 0)
         err = dart_locks_check(t, index, report);
     return err < 0 ? err : dart_est_check(t, index, report);
+}
+
+
+/* ---- Salvage ---- */
+
+int dart_object_keys(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes, far_keys *keys) {
+    uint64_t header;
+    (void)t, (void)index;
+    memcpy(&header, object, sizeof(header));
+    unsigned length = dart_leaf_klen(header);
+    if (type != DART_TYPE_LEAF || length == 0 || DART_LEAF_HEADER + length > bytes)
+        return 0;
+    return far_keys_give(keys, (far_bytes){(const char *)object + DART_LEAF_HEADER, length});
 }
 
 

@@ -215,8 +215,7 @@ void dart_slot_range(const dart_index *dart, dart_node_type type, unsigned depth
                      unsigned *count);
 far_addr dart_slot_addr(const dart_node *node, unsigned slot);
 unsigned dart_slot_index(const dart_node *node, far_addr slot);
-/* Returns the size in bytes of the node's object. A node that is stored in a spare object of the reserve
- * (DART_TYPE_SPARE) has a larger object. */
+/* Returns the size in bytes of the node's object. */
 uint64_t dart_node_size(const dart_index *dart, const dart_node *node);
 /* Returns the position in the view of the slot with this symbol; if there is none, the lowest EMPTY slot of the
  * symbol's bucket; -1 if other symbols fill the bucket. */
@@ -233,8 +232,8 @@ dart_node_type dart_choose_type(const dart_index *dart, unsigned depth, const da
  * slots. */
 bool dart_children_fit(const dart_index *dart, dart_node_type type, unsigned depth, const dart_children *children);
 /* Builds the image of a node in `image`, which has room for dart_node_bytes. */
-void dart_build_node(const dart_index *dart, dart_node_type type, far_bytes prefix, bool spare,
-                     const dart_children *children, void *image);
+void dart_build_node(const dart_index *dart, dart_node_type type, far_bytes prefix, const dart_children *children,
+                     void *image);
 /* Returns the length of the longest common prefix of two keys. */
 unsigned dart_common_prefix(far_bytes a, far_bytes b);
 /* Returns the memory node, of `nodes` many, for a new tree node with this prefix. parent_depth: depth of its parent;
@@ -327,6 +326,7 @@ int dart_scan(far_task *t, far_index *index, far_scan_chunk *scan);
 int dart_walk(far_task *t, far_index *index, far_walk *walk);
 int dart_check(far_task *t, far_index *index, far_report *report);
 int dart_usage(far_task *t, far_index *index, far_usage *usage);
+int dart_object_keys(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes, far_keys *keys);
 
 /* ---- The express skip table, abbreviated EST (folder skiptable) ----
  *

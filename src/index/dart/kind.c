@@ -7,11 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPARE_BYTES 6160 /* size in bytes of the largest possible node */
-_Static_assert((2 + DART_KEY_MAX + 7) / 8 * 8 + 8 * DART_NODE_SLOTS_MAX == SPARE_BYTES,
-               "a spare object has room for every node");
-
-
 static int check_options(const far_index *index) {
     int64_t bucket = index->options[DART_OPTION_BUCKET];
     if (bucket & (bucket - 1))
@@ -30,7 +25,7 @@ static int alloc_zeroed(far_task *t, far_index *index, unsigned type, uint64_t b
 
 static int dart_create(far_task *t, far_index *index) {
     dart_super super = {.magic = DART_MAGIC, .bucket = (uint32_t)index->options[DART_OPTION_BUCKET]};
-    uint64_t header = dart_header_word(0, DART_N256, false), bytes = dart_node_bytes(DART_N256, 0, super.bucket);
+    uint64_t header = dart_header_word(0, DART_N256), bytes = dart_node_bytes(DART_N256, 0, super.bucket);
     far_object object;
     int err = check_options(index);
     memcpy(&super.hash_seed, index->secret, sizeof(super.hash_seed));
@@ -83,7 +78,8 @@ static int dart_open(far_task *t, far_index *index) {
     dart->bucket = super->bucket;
     read_options(dart, index->options);
     index->state = dart;
-    if (err >= 0)
+    /* the tree is whole without the skip table, which may be damaged */
+    if (err >= 0 && !index->lenient)
         err = dart_est_open(t, index);
     if (err < 0) {
         free(dart);
@@ -166,17 +162,12 @@ static const far_option_def options[] = {
 static const far_type types[DART_TYPES] = {
     [DART_TYPE_SUPER] = {.name = "descriptor", .align = 64},
     [DART_TYPE_NODE] = {.name = "node", .align = 16, .extra_epochs = DART_EXTRA_EPOCHS},
-    [DART_TYPE_SPARE] = {.name = "spare", .align = 16, .extra_epochs = DART_EXTRA_EPOCHS},
-    [DART_TYPE_LEAF] = {.name = "leaf", .align = 16, .swapped = true, .extra_epochs = DART_LEAF_EPOCHS},
+    [DART_TYPE_LEAF] = {.name = "leaf", .align = 16, .extra_epochs = DART_LEAF_EPOCHS},
     [DART_TYPE_LOCKS] = {.name = "locks", .align = 64},
     [DART_TYPE_EST_DIRECTORY] = {.name = "directory", .align = 64},
     [DART_TYPE_EST_SEGMENT] = {.name = "segment", .align = 64, .extra_epochs = DART_SEGMENT_EPOCHS},
     [DART_TYPE_LIST] = {.name = "list", .align = 64},
 };
-
-/* Two spare objects, with which a client can complete the replacement of a frozen node and of its parent in a full
- * pool. */
-static const far_reserve reserve[] = {{DART_TYPE_SPARE, SPARE_BYTES, 2}};
 
 /* Options for tests. They turn off an optimisation, to measure its effect, or make a rare path likely. */
 static const char *const private_options[] = {"header_inline", "masked_freeze", "rider",           "spec_write",
@@ -192,8 +183,6 @@ const far_index_kind far_dart_kind = {
     .max_key = DART_KEY_MAX,
     .types = types,
     .type_count = DART_TYPES,
-    .reserve = reserve,
-    .reserve_count = sizeof(reserve) / sizeof(reserve[0]),
     .create = dart_create,
     .open = dart_open,
     .leave = dart_leave,
@@ -206,6 +195,7 @@ const far_index_kind far_dart_kind = {
     .walk = dart_walk,
     .check = dart_check,
     .usage = dart_usage,
+    .object_keys = dart_object_keys,
     .cache_bytes = dart_cache_bytes,
     .epoch_hook = dart_epoch_hook,
     .idle_hook = dart_idle_hook,

@@ -10,9 +10,7 @@
  *                     leaf child:  len = size code of the leaf; class 7, or 0 if the leaf's key ends at this node (END)
  *                     EMPTY: no bit is set except perhaps F. TOMB (a deleted child): a leaf word with g = 0, len = 1
  *                     F (frozen): the word never changes again
- *     inner node    header: u16 {depth 12 | type 4 << 12}, full prefix, zeros up to a multiple of 8; then the slots.
- *                     Type 15: the node is stored in a spare object of the reserve, and the slot that leads to it
- *                     contains the real type
+ *     inner node    header: u16 {depth 12 | type 4 << 12}, full prefix, zeros up to a multiple of 8; then the slots
  *     leaf          u64 {klen 16 | vlen 32 << 16 | freq 16 << 48}, key, value
  *     descriptor    dart_super, one per index
  *     skip table    see the end of this file
@@ -30,7 +28,6 @@
 enum {
     DART_TYPE_SUPER,
     DART_TYPE_NODE,
-    DART_TYPE_SPARE,
     DART_TYPE_LEAF,
     DART_TYPE_LOCKS,
     DART_TYPE_EST_DIRECTORY,
@@ -216,13 +213,11 @@ static inline unsigned dart_header_bytes(unsigned depth) {
 }
 
 
-#define DART_HEADER_SPARE 15u
-
-_Static_assert(DART_N256 < DART_HEADER_SPARE, "a header can encode every type");
+_Static_assert(DART_N256 < 16, "a header can encode every type");
 
 
-static inline uint16_t dart_header_word(unsigned depth, dart_node_type type, bool spare) {
-    return (uint16_t)(depth | (spare ? DART_HEADER_SPARE : (unsigned)type) << 12);
+static inline uint16_t dart_header_word(unsigned depth, dart_node_type type) {
+    return (uint16_t)(depth | (unsigned)type << 12);
 }
 
 
@@ -231,21 +226,15 @@ static inline unsigned dart_header_depth(const dart_header *header) {
 }
 
 
-/* True if the node is stored in an object of the reserve, DART_TYPE_SPARE. */
-static inline bool dart_header_is_spare(const dart_header *header) {
-    return header->word >> 12 == DART_HEADER_SPARE;
-}
-
-
-static inline bool dart_header_may_have_type(const dart_header *header, dart_node_type type) {
-    return dart_header_is_spare(header) || header->word >> 12 == (unsigned)type;
+static inline bool dart_header_has_type(const dart_header *header, dart_node_type type) {
+    return header->word >> 12 == (unsigned)type;
 }
 
 
 /* Returns true if a header is valid; for nodes other than the root. */
 static inline bool dart_header_is_sound(const dart_header *header) {
     unsigned type = header->word >> 12;
-    return dart_header_depth(header) > 0 && (dart_header_is_spare(header) || (type >= DART_N4 && type <= DART_N256));
+    return dart_header_depth(header) > 0 && type >= DART_N4 && type <= DART_N256;
 }
 
 

@@ -87,14 +87,14 @@ dart_node_type dart_choose_type(const dart_index *dart, unsigned depth, const da
 }
 
 
-void dart_build_node(const dart_index *dart, dart_node_type type, far_bytes prefix, bool spare,
-                     const dart_children *children, void *image) {
+void dart_build_node(const dart_index *dart, dart_node_type type, far_bytes prefix, const dart_children *children,
+                     void *image) {
     dart_header *header = image;
     unsigned filled[DART_NODE_SLOTS_MAX] = {0}, depth = (unsigned)prefix.length,
              slots = dart_node_slots(type, depth, dart->bucket);
     uint64_t *words = (uint64_t *)((char *)image + dart_header_bytes(depth));
     memset(image, 0, dart_header_bytes(depth) + 8ull * slots);
-    header->word = dart_header_word(depth, type, spare);
+    header->word = dart_header_word(depth, type);
     if (depth)
         memcpy(header->prefix, prefix.data, depth);
     for (unsigned i = 0; i < children->count; i++) {
@@ -137,5 +137,5 @@ unsigned dart_common_prefix(far_bytes a, far_bytes b) {
 
 
 bool dart_header_matches(const dart_header *header, const dart_node *node) {
-    return dart_header_depth(header) == node->depth && dart_header_may_have_type(header, node->type);
+    return dart_header_depth(header) == node->depth && dart_header_has_type(header, node->type);
 }

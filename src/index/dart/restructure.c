@@ -11,10 +11,8 @@
 
 typedef struct new_node { /* the node that will be installed */
     far_object object;
-    /* type of the object: DART_TYPE_NODE or DART_TYPE_SPARE; object.addr is 0 until the object is allocated */
-    unsigned type;
-    uint64_t size;
-    void *image; /* contents of the node, which were written to the object or will be */
+    uint64_t size; /* size of the object; object.addr is 0 until the object is allocated */
+    void *image;   /* contents of the node, which were written to the object or will be */
     uint64_t bytes;
     bool written;
 } new_node;
@@ -22,7 +20,6 @@ typedef struct new_node { /* the node that will be installed */
 typedef struct frozen_slots { /* the words of a frozen node, which never change again */
     uint64_t *words;
     unsigned count;
-    bool spare; /* true if the node is stored in a spare object of the reserve (DART_TYPE_SPARE) */
 } frozen_slots;
 
 typedef enum {                 /* the result of one attempt to replace a node */
@@ -182,7 +179,6 @@ static int freeze_node(far_task *t, far_index *index, const dart_replace *r, fro
     far_point(t, "dart:frozen");
     if (!dart_header_matches((const dart_header *)first, &r->node))
         return dart_fail_corrupt(index, "node", r->node.addr);
-    f->spare = dart_header_is_spare((const dart_header *)first);
     return 0;
 }
 
@@ -262,38 +258,26 @@ static bool collect_children(const uint64_t *words, unsigned count, const dart_p
 
 static void free_new_node(far_task *t, far_index *index, new_node *m) {
     if (m->object.addr)
-        far_free(t, index, m->type, m->object.addr, m->size);
+        far_free(t, index, DART_TYPE_NODE, m->object.addr, m->size);
     m->object.addr = 0;
 }
 
 
-static uint64_t spare_size(void) {
-    return dart_node_bytes(DART_N256, DART_KEY_MAX, 16);
-}
-
-
-/* Allocates an object for a node of this type. reserve: the allocation may use the reserve when the pool is full,
- * because other clients may wait for this replacement. If an earlier attempt has allocated an object of the right size,
+/* Allocates an object for a node of this type. `flags` is FAR_ALLOC_HEADROOM if other clients may wait for this
+ * replacement, so that it must be completed in a full pool too, or 0. If an earlier attempt has allocated an object of the right size,
  * that object is used again. Returns 0 or an error. */
-static int allocate_node(far_task *t, far_index *index, const dart_replace *r, dart_node_type type, bool reserve,
+static int allocate_node(far_task *t, far_index *index, const dart_replace *r, dart_node_type type, unsigned flags,
                          new_node *m) {
     uint64_t size = dart_node_bytes(type, r->node.depth, dart_of(index)->bucket);
     far_addr near = r->has_parent ? r->parent.slot : r->node.addr;
     unsigned where =
         dart_choose_memory_node(dart_of(index), far_task_nodes(t), r->prefix,
                                 r->has_parent ? r->parent.node.depth : r->node.depth - 1, far_addr_node(near));
-    int err;
-    if (m->object.addr && m->type == DART_TYPE_NODE && m->size == size)
+    if (m->object.addr && m->size == size)
         return 0;
     free_new_node(t, index, m);
-    m->type = DART_TYPE_NODE;
     m->size = size;
-    err = far_alloc(t, index, m->type, m->size, where, 0, &m->object);
-    if (err == FAR_ERR_NO_MEMORY && reserve) {
-        m->type = DART_TYPE_SPARE;
-        m->size = spare_size();
-        err = far_alloc(t, index, m->type, m->size, FAR_NODE_ANY, FAR_ALLOC_RESERVE, &m->object);
-    }
+    int err = far_alloc(t, index, DART_TYPE_NODE, m->size, where, flags, &m->object);
     if (err < 0)
         m->object.addr = 0;
     m->written = false;
@@ -309,7 +293,7 @@ static int build_image(far_task *t, far_index *index, const dart_replace *r, dar
     void *image = far_scratch(t, bytes);
     if (!image)
         return fail_no_memory();
-    dart_build_node(dart_of(index), type, r->prefix, m->type == DART_TYPE_SPARE, children, image);
+    dart_build_node(dart_of(index), type, r->prefix, children, image);
     m->written = m->written && m->bytes == bytes && memcmp(m->image, image, bytes) == 0;
     m->image = image;
     m->bytes = bytes;
@@ -358,7 +342,7 @@ static int prepare_new_node(far_task *t, far_index *index, const dart_replace *r
     dart_node_type type = guess_type(dart, r, children);
     if (whole ? children->count < 2 : r->freeze_started)
         return 0;
-    int err = allocate_node(t, index, r, type, false, m);
+    int err = allocate_node(t, index, r, type, 0, m);
     if (err == FAR_ERR_NO_MEMORY && r->freeze_started)
         return 0;
     if (err < 0 || !whole || !dart->spec_write || !dart->rider)
@@ -399,13 +383,13 @@ static int choose_replacement(far_task *t, far_index *index, dart_replace *r, co
         *word = dart_word_moved(only, symbol, lifted);
         return 0;
     }
-    int err = allocate_node(t, index, r, type, false, m);
+    int err = allocate_node(t, index, r, type, 0, m);
     if (err == FAR_ERR_NO_MEMORY) { /* Without the insert, a node of the same type has room for all children. */
         *full = !dart_children_fit(dart, r->node.type, r->node.depth, children);
         if (*full)
             *applies = collect_children(f->words, f->count, &(dart_piggyback){0}, children, &purged);
         type = r->node.type;
-        err = allocate_node(t, index, r, type, true, m);
+        err = allocate_node(t, index, r, type, FAR_ALLOC_HEADROOM, m);
     }
     if (err < 0 || (err = build_image(t, index, r, type, children, m)) < 0)
         return err;
@@ -422,8 +406,8 @@ static int choose_replacement(far_task *t, far_index *index, dart_replace *r, co
 typedef struct cleanup_job {
     /* the replaced node and its replacement; new.addr 0: the replacement is the node's only child or a TOMB */
     dart_node old, new;
-    bool spare, no_entry; /* spare: the old node is a spare object; no_entry: no skip table entry names it */
-    bool soon; /* queue the new node for registration now; else it is registered when a get misses its entry */
+    bool no_entry; /* no skip table entry names the old node */
+    bool soon;     /* queue the new node for registration now; else it is registered when a get misses its entry */
     unsigned parent_depth;
     /* if no_entry: images of the buckets in which no entry of the old node was found */
     const dart_entry_buckets *buckets;
@@ -457,10 +441,7 @@ static void retire_old_node(far_task *t, far_index *index, void *arg) {
         return;
     }
     far_point(t, "dart:retire");
-    if (job->spare)
-        far_retire(t, index, DART_TYPE_SPARE, job->old.addr, spare_size());
-    else
-        far_retire(t, index, DART_TYPE_NODE, job->old.addr, dart_node_size(dart, &job->old));
+    far_retire(t, index, DART_TYPE_NODE, job->old.addr, dart_node_size(dart, &job->old));
     if (dart->est && job->new.addr)
         dart_est_register(t, index, &job->new, job->parent_depth, prefix, job->soon, job->buckets);
 }
@@ -473,10 +454,9 @@ static size_t cleanup_job_bytes(const dart_replace *r) {
 
 /* Does the cleanup, or spawns a task that does it. job: memory for the cleanup_job, which was allocated before the node
  * was unlinked. */
-static void start_cleanup(far_task *t, far_index *index, const dart_replace *r, const frozen_slots *f, uint64_t word,
-                          const new_node *m, const dart_entry_buckets *buckets, bool no_entry, bool renamed,
-                          cleanup_job *job) {
-    *job = (cleanup_job){r->node, {0}, f->spare, no_entry, false, r->parent.node.depth, no_entry ? buckets : NULL};
+static void start_cleanup(far_task *t, far_index *index, const dart_replace *r, uint64_t word, const new_node *m,
+                          const dart_entry_buckets *buckets, bool no_entry, bool renamed, cleanup_job *job) {
+    *job = (cleanup_job){r->node, {0}, no_entry, false, r->parent.node.depth, no_entry ? buckets : NULL};
     if (m->object.addr) {
         job->new = (dart_node){m->object.addr, dart_word_type(word), r->node.depth};
         job->soon = !renamed && (!no_entry || job->new.type > DART_N4);
@@ -489,8 +469,8 @@ static void start_cleanup(far_task *t, far_index *index, const dart_replace *r, 
 
 /* Installs the replacement: one CAS changes the parent's slot to `word`. The same batch reads the buckets in which the
  * old node may have entries, and redirects the entry through which the node was reached. */
-static int install_replacement(far_task *t, far_index *index, dart_replace *r, const frozen_slots *f, uint64_t word,
-                               new_node *m, verdict *verdict) {
+static int install_replacement(far_task *t, far_index *index, dart_replace *r, uint64_t word, new_node *m,
+                               verdict *verdict) {
     uint64_t seen, expected = r->parent.word;
     int err;
     cleanup_job *job = far_scratch(t, cleanup_job_bytes(r));
@@ -534,7 +514,7 @@ static int install_replacement(far_task *t, far_index *index, dart_replace *r, c
     *verdict = REPLACED;
     bool no_entry =
         !dart_of(index)->est || dart_est_confirm_no_entry(t, index, &r->node, buckets, tried ? &redirect : NULL);
-    start_cleanup(t, index, r, f, word, m, buckets, no_entry, renamed, job);
+    start_cleanup(t, index, r, word, m, buckets, no_entry, renamed, job);
     return 0;
 }
 
@@ -574,7 +554,7 @@ static int try_replace(far_task *t, far_index *index, dart_replace *r, new_node 
         return 0;
     if ((err = choose_replacement(t, index, r, &f, children, m, &word, &applies, &full)) < 0)
         return err;
-    if ((err = install_replacement(t, index, r, &f, word, m, verdict)) < 0)
+    if ((err = install_replacement(t, index, r, word, m, verdict)) < 0)
         return err;
     if (*verdict != REPLACED)
         return 0;

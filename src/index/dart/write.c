@@ -231,7 +231,7 @@ static int add_node_write(far_task *t, far_index *index, const dart_write *w, un
     if (err < 0)
         return err;
     *node = (made_node){object.addr, depth};
-    dart_build_node(dart, DART_N4, (far_bytes){w->key.data, depth}, false, children, image);
+    dart_build_node(dart, DART_N4, (far_bytes){w->key.data, depth}, children, image);
     far_write(t, object.addr, image, bytes);
     return 0;
 }

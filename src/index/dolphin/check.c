@@ -510,6 +510,73 @@ int dolphin_check(far_task *task, far_index *index, far_report *report) {
 }
 
 
+/* dolphin_object_keys, for a salvage. A leaf does not contain the prefix of its keys. Therefore the keys of a leaf are
+ * given together with the node that names the leaf. Keys in key blocks are whole. */
+
+/* READs a leaf and gives the keys that are stored in its key words. */
+static int give_leaf_keys(far_task *task, far_index *index, uint64_t entry, const uint8_t *prefix, unsigned depth,
+                          far_keys *keys) {
+    dolphin_op op;
+    dolphin_leaf leaf;
+    uint8_t key[FAR_KEY_MAX + DOLPHIN_INLINE_MAX];
+    dolphin_begin_op(&op, task, index, (far_bytes){prefix, depth});
+    if (!far_task_reaches(task, dolphin_entry_addr(entry), op.st->leaf_bytes))
+        return 0;
+    int err = dolphin_batch_read_leaf(&op, entry, &leaf);
+    if (err < 0)
+        return err;
+    far_mark(task, FAR_VERB_SYSTEM);
+    if ((err = dolphin_wait(&op)) < 0)
+        return err;
+    memcpy(key, prefix, depth);
+    for (unsigned i = 0; i < op.st->slots && err >= 0; i++) {
+        uint64_t kword = dolphin_kwords(&leaf)[i];
+        if (dolphin_slot_state_of(kword) != DOLPHIN_SLOT_LIVE || dolphin_kword_is_block(kword))
+            continue;
+        dolphin_inline_bytes(kword, key + depth);
+        err = far_keys_give(keys, (far_bytes){key, depth + dolphin_kword_length(kword)});
+    }
+    return err;
+}
+
+
+static int give_keys_below_node(far_task *task, far_index *index, const uint64_t *image, uint64_t bytes,
+                                far_keys *keys) {
+    unsigned depth = dolphin_ident_depth(image[1]), leaf_depth = dolphin_leaf_depth(depth);
+    uint64_t at = DOLPHIN_NODE_HEADER + dolphin_stored_prefix_bytes(depth);
+    uint8_t prefix[FAR_KEY_MAX + 1];
+    int err = 0;
+    if (image[1] >> 40 != DOLPHIN_NODE_MAGIC || depth > FAR_KEY_MAX || at > bytes)
+        return 0;
+    memcpy(prefix, image + (depth > DOLPHIN_INLINE_PREFIX_MAX ? 3 : 2), depth);
+    for (; at + 8 <= bytes && err >= 0; at += 8) {
+        uint64_t entry = image[at / 8];
+        if (dolphin_entry_kind(entry) != DOLPHIN_KIND_LEAF || !dolphin_entry_is_sound(entry))
+            continue;
+        if (depth == 0)
+            prefix[0] = (uint8_t)(dolphin_entry_lb(entry) - 1);
+        far_scratch_mark here = far_scratch_here(task);
+        err = give_leaf_keys(task, index, entry, prefix, leaf_depth, keys);
+        far_scratch_back(task, here);
+    }
+    return err;
+}
+
+
+int dolphin_object_keys(far_task *task, far_index *index, unsigned type, const void *object, uint64_t bytes,
+                        far_keys *keys) {
+    uint16_t length;
+    if ((type == DOLPHIN_TYPE_NODE || type == DOLPHIN_TYPE_ROOT) && bytes >= DOLPHIN_NODE_HEADER)
+        return give_keys_below_node(task, index, object, bytes, keys);
+    if (type != DOLPHIN_TYPE_KEY)
+        return 0;
+    memcpy(&length, object, sizeof(length));
+    if (length == 0 || sizeof(length) + length > bytes)
+        return 0;
+    return far_keys_give(keys, (far_bytes){(const char *)object + sizeof(length), length});
+}
+
+
 /* dolphin_usage, which counts keys and bytes. */
 
 static int count_leaf(traversal *t, const dolphin_leaf *leaf) {

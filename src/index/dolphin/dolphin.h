@@ -425,6 +425,8 @@ int dolphin_recheck_all(far_task *t, dolphin_recheck_list *all, far_report *repo
 int dolphin_walk(far_task *t, far_index *index, far_walk *walk);
 int dolphin_check(far_task *t, far_index *index, far_report *report);
 int dolphin_usage(far_task *t, far_index *index, far_usage *usage);
+int dolphin_object_keys(far_task *task, far_index *index, unsigned type, const void *object, uint64_t bytes,
+                        far_keys *keys);
 
 /* cache.c: the local cache of inner nodes. */
 #define DOLPHIN_CACHE_NEXT_MAX 8u

@@ -250,6 +250,8 @@ static int return_raw_value(dolphin_op *op, const dolphin_leaf *leaf, unsigned s
         int err = reread_value(op, leaf, slot, &vword);
         if (err < 0)
             return err;
+        if (vword == op->st->poison && op->index->lenient) /* damage has made an empty slot LIVE */
+            return dolphin_fail_corrupt(op->index, leaf->addr, "leaf");
     }
     return far_out_give(out, &vword, 8);
 }
@@ -386,7 +388,7 @@ int dolphin_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
         if (frozen_leaf.entry && dolphin_entries_match(frozen_leaf.entry, location.entry) &&
             dolphin_leaf_covers(&op, &frozen_leaf, frozen_leaf.image[1]))
             return get_as_of_batch(&op, frozen_mark, &frozen_leaf, out);
-        int slot = op.st->slot_hints && !fresh ? dolphin_slot_hint_get(&op, location.entry) : -1;
+        int slot = op.st->slot_hints && !fresh && !index->lenient ? dolphin_slot_hint_get(&op, location.entry) : -1;
         if (slot >= 0 && (err = get_by_hint(&op, &location, (unsigned)slot, out)) != 1)
             return err;
         if ((err = dolphin_read_leaf(&op, location.entry, &leaf)) < 0)

@@ -140,7 +140,7 @@ static const far_type types[DOLPHIN_TYPES] = {
     [DOLPHIN_TYPE_NODE] = {.name = "node", .align = 64, .stable = true, .extra_epochs = DOLPHIN_EXTRA_EPOCHS},
     [DOLPHIN_TYPE_LEAF] = {.name = "leaf", .align = 64, .stable = true, .extra_epochs = DOLPHIN_EXTRA_EPOCHS},
     [DOLPHIN_TYPE_KEY] = {.name = "key", .align = 16},
-    [DOLPHIN_TYPE_VALUE] = {.name = "value", .align = 16, .swapped = true},
+    [DOLPHIN_TYPE_VALUE] = {.name = "value", .align = 16},
 };
 
 static const char *const private_options[] = {"split_arrays", "scan_batch", "walk_slice", "patience", "hot_updates",
@@ -165,5 +165,6 @@ const far_index_kind far_dolphin_kind = {
     .walk = dolphin_walk,
     .check = dolphin_check,
     .usage = dolphin_usage,
+    .object_keys = dolphin_object_keys,
     .cache_bytes = dolphin_cache_bytes,
 };

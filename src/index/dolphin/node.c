@@ -52,8 +52,11 @@ int dolphin_validate_node(const dolphin_op *op, dolphin_node *node, bool linked)
         return dolphin_fail_corrupt(op->index, dolphin_entry_addr(node->word), "node");
     set_node_fields(node);
     for (unsigned i = 0; i < node->capacity; i++)
-        if (!dolphin_entry_is_sound(node->entries[i]))
-            return dolphin_fail_corrupt(op->index, dolphin_entry_addr(node->word), "node");
+        if (!dolphin_entry_is_sound(node->entries[i])) {
+            if (!op->index->lenient)
+                return dolphin_fail_corrupt(op->index, dolphin_entry_addr(node->word), "node");
+            node->entries[i] = 0; /* the entry before it then covers these positions, and its leaf does not */
+        }
     node->proven = true;
     return 1;
 }

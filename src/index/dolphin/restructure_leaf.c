@@ -291,9 +291,10 @@ static unsigned memory_node_for_leaves(const dolphin_op *op, const dolphin_node 
 }
 
 
-static int alloc_all(dolphin_change *c, const far_bytes *value, unsigned place, unsigned depth, unsigned leaves) {
+/* Allocates the new leaves, and the blocks of the new pair. Without a new pair, all pairs fit into one leaf. */
+static int alloc_all(dolphin_change *c, const far_bytes *value, unsigned place, unsigned depth) {
     int err = 0;
-    for (unsigned i = 0; i < leaves && err == 0; i++)
+    for (unsigned i = 0; i < (value ? 2u : 1u) && err == 0; i++)
         err = dolphin_alloc_leaf(c, i, place);
     if (err == 0 && value)
         err = dolphin_build_item(c, *value, depth, place);
@@ -308,7 +309,7 @@ static int replace_locked(dolphin_change *c, dolphin_content *it, far_op_kind ho
     bool waited;
     int err = dolphin_freeze_and_drain(c, c->node.entries[c->replaced_index], true, &it->leaf, &waited);
     if (err == 0 && waited) {
-        err = alloc_all(c, value, place, it->depth, 2);
+        err = alloc_all(c, value, place, it->depth);
         err = err < 0 ? err : dolphin_wait(op);
     }
     if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE)
@@ -353,11 +354,12 @@ int dolphin_replace_leaf(dolphin_op *op, const dolphin_location *location, far_o
     dolphin_node near = {.word = location->node_word, .depth = location->depth};
     unsigned place = memory_node_for_leaves(op, &near, op->key.data);
     bool grow = false;
-    int err = alloc_all(&c, value, place, dolphin_leaf_depth(location->depth), 2);
+    int err = alloc_all(&c, value, place, dolphin_leaf_depth(location->depth));
     if (err < 0)
         dolphin_abandon_change(&c);
     else if ((err = dolphin_lock_for_change(&c, location->node_word, location->entry)) == DOLPHIN_LOCKED) {
-        grow = c.node.depth && dolphin_count_free_entries(&c.node) < DOLPHIN_ADDS_MAX;
+        /* a delete adds no entry, so it needs no larger node, which might be missing in a full pool */
+        grow = value && c.node.depth && dolphin_count_free_entries(&c.node) < DOLPHIN_ADDS_MAX;
         if (grow)
             err = dolphin_end_change(&c, 0);
         else {

@@ -121,6 +121,17 @@ static int emit_pair_key(shard_traversal *r, far_addr mark_at, uint64_t mark, ui
 }
 
 
+int shard_object_keys(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes,
+                      far_keys *keys) {
+    const shard_block *block = object;
+    (void)t, (void)index;
+    if (type != SHARD_TYPE_BLOCK || bytes < sizeof(*block) || block->key_length == 0 ||
+        sizeof(*block) + block->key_length > bytes)
+        return 0;
+    return far_keys_give(keys, (far_bytes){block->bytes, block->key_length});
+}
+
+
 int shard_keys(far_task *t, far_index *index, far_keys *keys) {
     return shard_traverse(&(shard_traversal){.t = t,
                                              .index = index,

@@ -420,7 +420,7 @@ static const far_type types[SHARD_TYPES] = {
     [SHARD_TYPE_OVERFLOW] = {.name = "overflow", .align = 64},
     [SHARD_TYPE_PROGRESS] = {.name = "progress", .align = 16},
     [SHARD_TYPE_NODE] = {.name = "node", .align = 64},
-    [SHARD_TYPE_BLOCK] = {.name = "block", .align = 64, .swapped = true},
+    [SHARD_TYPE_BLOCK] = {.name = "block", .align = 64},
     [SHARD_TYPE_DIRECTORY] = {.name = "body", .align = 64},
 };
 
@@ -447,6 +447,7 @@ const far_index_kind far_shard_kind = {
     .check = shard_check,
     .usage = shard_usage,
     .keys = shard_keys,
+    .object_keys = shard_object_keys,
     .load_factor = shard_load_factor,
     .epoch_hook = shard_epoch_hook,
     .idle_hook = shard_idle_hook,

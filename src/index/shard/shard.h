@@ -892,6 +892,7 @@ int shard_check(far_task *t, far_index *index, far_report *report);
 int shard_walk(far_task *t, far_index *index, far_walk *walk);
 int shard_usage(far_task *t, far_index *index, far_usage *usage);
 int shard_keys(far_task *t, far_index *index, far_keys *keys);
+int shard_object_keys(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes, far_keys *keys);
 int shard_load_factor(far_task *t, far_index *index, far_load *load);
 
 

@@ -28,13 +28,19 @@ static int report_object(shard_traversal *r, unsigned type, far_addr addr, uint6
 }
 
 
+/* Lets a salvage continue after a broken object; returns any other result unchanged. */
+static int skip_damage(shard_traversal *r, int result) {
+    return r->keys ? far_keys_skip_damage(r->t, r->keys, result) : result;
+}
+
+
 static int visit_entries(shard_traversal *r, far_addr at, const uint64_t *words, unsigned count, int level,
                          uint64_t bucket, unsigned v) {
     int err = 0;
     for (unsigned i = 0; err >= 0 && i < count; i++) {
         far_scratch_mark mark = far_scratch_here(r->t);
         if (shard_is_live(words[i]))
-            err = r->each(r, at + 8 * i, words[i], level, bucket, v);
+            err = skip_damage(r, r->each(r, at + 8 * i, words[i], level, bucket, v));
         far_scratch_back(r->t, mark);
     }
     return err;
@@ -169,7 +175,7 @@ static int visit_table_slice(shard_traversal *r, unsigned word, unsigned generat
     far_read(r->t, addr, lines, size * count);
     err = far_wait(r->t);
     for (uint64_t i = 0; err >= 0 && i < count; i++)
-        err = visit_line(r, word, addr + size * i, &lines[size / 8 * i], first + i, generation);
+        err = skip_damage(r, visit_line(r, word, addr + size * i, &lines[size / 8 * i], first + i, generation));
     return err < 0 ? err : 0;
 }
 
@@ -183,7 +189,7 @@ static int visit_table(shard_traversal *r, unsigned word, uint64_t table) {
         uint64_t rest = shard_table_rest(r->st, level, generation, size * first) / size;
         count = rest < LINES_AT_ONCE ? rest : LINES_AT_ONCE;
         if ((err = pin_same_directory(r)) >= 0)
-            err = visit_table_slice(r, word, generation, first, count);
+            err = skip_damage(r, visit_table_slice(r, word, generation, first, count));
         far_pin_drop(r->t);
         if (err == 0 && r->keys)
             err = far_keys_throttle(r->t, r->keys);
@@ -202,11 +208,12 @@ static unsigned view_version(const partition_view *v) {
 }
 
 
-/* Reports corruption if the directory names objects of versions that are too late. Objects are made for one version at
- * a time. The root word may have been read before the directory, so one doubling may have happened in between, and the
- * next doubling may be in preparation. Objects of still later versions are corruption. */
+/* Reports corruption if the directory names objects of versions that are too late, except to a salvage, which does not
+ * use these objects. Objects are made for one version at a time. The root word may have been read before the directory,
+ * so one doubling may have happened in between, and the next doubling may be in preparation. Objects of still later
+ * versions are corruption. */
 static int check_no_later_versions(const shard_traversal *r, const partition_view *v) {
-    for (unsigned i = view_version(v) + 3; i < SHARD_VERSIONS; i++)
+    for (unsigned i = view_version(v) + 3; i < SHARD_VERSIONS && !far_keys_skips_damage(r->keys); i++)
         if (v->directory[SHARD_DIR_SEGMENT + i] || v->directory[SHARD_DIR_PROGRESS + i])
             return far_fail(FAR_ERR_CORRUPT,
                             "index '%s', partition %llu is at version %u, but has objects of version %u",
@@ -254,12 +261,12 @@ static bool table_word_is_valid(const partition_view *v, unsigned i) {
 }
 
 
-/* Handles invalid table words. A check reports an invalid table word and skips the table. Any other traversal fails,
- * because it would miss the keys in the table. */
+/* Handles invalid table words. A check reports an invalid table word and skips the table, and a salvage skips the
+ * table. Any other traversal fails, because it would miss the keys in the table. */
 static int check_tables(const shard_traversal *r, const partition_view *v) {
     for (unsigned i = 0; i < 4; i++) {
         unsigned long long word = v->directory[SHARD_DIR_L2 + i], number = r->part->number;
-        if (table_word_is_valid(v, i))
+        if (table_word_is_valid(v, i) || far_keys_skips_damage(r->keys))
             continue;
         if (!r->report)
             return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: invalid table address %#llx", r->index->name,
@@ -281,9 +288,15 @@ static unsigned next_generation(const shard_traversal *r, int done) {
 }
 
 
+/* Returns the number of extents of the table that a word names, or 0 if the table is one object or does not exist. */
+static uint64_t count_extents(const shard_traversal *r, unsigned word) {
+    return r->table[word] ? shard_extent_count(r->st, 2 + word / 2, (unsigned)(r->table[word] >> 48)) : 0;
+}
+
+
 /* Reads the addresses of the extents of the table that a word names, if it has several. The caller is pinned. */
 static int read_extents(shard_traversal *r, unsigned word) {
-    uint64_t count = r->table[word] ? shard_extent_count(r->st, 2 + word / 2, (unsigned)(r->table[word] >> 48)) : 0;
+    uint64_t count = count_extents(r, word);
     far_addr array = r->table[word] & shard_mask(48);
     r->extents[word] = NULL;
     if (count == 0)
@@ -312,7 +325,8 @@ static int read_next_tables(shard_traversal *r, int done, unsigned *generation) 
         r->extents[i] = NULL;
     }
     for (unsigned i = 0; i < 4 && err >= 0; i++)
-        err = read_extents(r, i);
+        if ((err = skip_damage(r, read_extents(r, i))) >= 0 && !r->extents[i] && count_extents(r, i))
+            r->table[i] = 0; /* a salvage skips this table */
     r->version = view_version(&v);
     *generation = next_generation(r, done);
     for (unsigned word = *generation & 1; word < 4 && err >= 0; word += 2) {
@@ -351,7 +365,7 @@ static int report_table_extents(shard_traversal *r, unsigned word) {
 static int visit_next_generation(shard_traversal *r, int done, unsigned *generation) {
     int err = read_next_tables(r, done, generation);
     for (unsigned word = *generation & 1; *generation < SHARD_VERSIONS && word < 4 && err >= 0; word += 2)
-        if (shard_table_addr(r->table[word], *generation) && (err = report_table_extents(r, word)) >= 0)
+        if (shard_table_addr(r->table[word], *generation) && (err = skip_damage(r, report_table_extents(r, word))) >= 0)
             err = visit_table(r, word, r->table[word]);
     return err;
 }
@@ -424,6 +438,8 @@ static int visit_bucket(shard_traversal *r, shard_image *image) {
     const shard_state *st = r->st;
     bool counts = r->usage || r->load;
     int err = 0, left;
+    if (far_keys_skips_damage(r->keys) && st->inlined) /* the lookup of each key decides which slots are valid */
+        return visit_inline_bucket(r, image);
     if (shard_is_unwritten(st, image->w)) /* the keys of this bucket are still in its parent */
         return r->report ? shard_check_bucket(r->t, r->index, r->part, r->root, image, r->report) : 0;
     if (!r->report && (err = recover_lock_first(r, image)) < 0)
@@ -465,7 +481,7 @@ static int visit_slice(shard_traversal *r, uint64_t first, uint64_t count) {
     if (err >= 0)
         err = far_wait(r->t);
     for (uint64_t i = 0; err >= 0 && i < count; i++)
-        err = visit_bucket(r, &images[i]);
+        err = skip_damage(r, visit_bucket(r, &images[i]));
     if (err < 0 || !r->report)
         return err;
     far_pin_drop(r->t);
@@ -514,12 +530,12 @@ static int report_segment(shard_traversal *r, unsigned segment, uint64_t word) {
 static int visit_segment(shard_traversal *r, unsigned segment, uint64_t word, bool whole) {
     uint64_t buckets = shard_segment_buckets(segment, r->st->b), base = segment ? buckets : 0,
              extents = shard_extent_count(r->st, 1, segment);
-    int err = extents ? report_extents(r, segment, word, extents, whole) : 0;
+    int err = extents ? skip_damage(r, report_extents(r, segment, word, extents, whole)) : 0;
     for (uint64_t first = 0; err >= 0 && first < buckets; first += BUCKETS_AT_ONCE) {
         uint64_t count = buckets - first < BUCKETS_AT_ONCE ? buckets - first : BUCKETS_AT_ONCE;
         far_scratch_mark mark = far_scratch_here(r->t);
         if ((err = pin_same_directory(r)) >= 0)
-            err = visit_slice(r, base + first, count);
+            err = skip_damage(r, visit_slice(r, base + first, count));
         far_pin_drop(r->t);
         far_scratch_back(r->t, mark);
         if (err >= 0 && r->keys)
@@ -581,13 +597,15 @@ static int visit_segments(shard_traversal *r) {
     partition_view v = {0};
     int err = 0;
     for (unsigned segment = 0; err >= 0 && segment < SHARD_VERSIONS; segment++) {
-        err = read_next_segment(r, &v, segment);
+        err = skip_damage(r, read_next_segment(r, &v, segment));
         uint64_t word = v.directory[SHARD_DIR_SEGMENT + segment];
+        if (err >= 0 && word == 0 && segment <= view_version(&v) && far_keys_skips_damage(r->keys))
+            continue; /* this segment is lost, but the next ones are not */
         if (err < 0 || word == 0)
             break;
         if (r->load && segment <= view_version(&v))
             r->load->slots += shard_segment_buckets(segment, r->st->b) * (r->st->slots + r->st->l2_slots);
-        err = visit_segment(r, segment, word, segment <= view_version(&v));
+        err = skip_damage(r, visit_segment(r, segment, word, segment <= view_version(&v)));
     }
     return err;
 }
@@ -647,7 +665,7 @@ int shard_traverse(shard_traversal *r) {
     for (uint64_t i = 0; err >= 0 && i < 1ull << r->st->p; i++) {
         r->part = &r->st->part[i];
         if ((err = report_object(r, SHARD_TYPE_PCB, r->part->pcb, 8 * SHARD_PCB_WORDS)) >= 0)
-            err = visit_partition_until_stable(r);
+            err = skip_damage(r, visit_partition_until_stable(r));
     }
     shard_counted_end(&r->counted);
     return err < 0 ? err : 0;

@@ -249,6 +249,25 @@ int smart_check(far_task *t, far_index *index, far_report *report) {
 }
 
 
+/* Salvage: the key of a leaf. */
+
+int smart_object_keys(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes,
+                      far_keys *keys) {
+    uint64_t ctl, meta = smart_meta(8, 0, 8, 0);
+    (void)t, (void)index;
+    memcpy(&ctl, object, sizeof(ctl));
+    unsigned kind = smart_ctl_kind(ctl);
+    if (type != SMART_TYPE_LEAF || kind < SMART_C8 || kind > SMART_VR || smart_meta_offset(kind) + sizeof(meta) > bytes)
+        return 0;
+    if (kind != SMART_C8)
+        memcpy(&meta, (const char *)object + smart_meta_offset(kind), sizeof(meta));
+    unsigned length = smart_meta_key(meta), at = smart_key_offset(kind);
+    if (length == 0 || at + length > bytes)
+        return 0;
+    return far_keys_give(keys, (far_bytes){(const char *)object + at, length});
+}
+
+
 /* Usage, which counts leaves and bytes. */
 
 static int count_leaf(smart_traversal *p, const smart_item *item, const smart_spot *s, void *ctx) {

@@ -78,7 +78,8 @@ int smart_look_up_slot(smart_op *op, smart_spot *s, smart_node *node) {
         }
         s->mark = op->mark = far_rdwc_mark(op->t);
         err = far_read_now(op->t, s->slot, &s->word, 8, 0);
-        if (err >= 0 && op->st->cache && (s->word & SMART_BOUND) && !(s->word & SMART_FROZEN_BIT))
+        if (err >= 0 && op->st->cache && (s->word & SMART_BOUND) && !(s->word & SMART_FROZEN_BIT) &&
+            smart_word_is_sound(s->word))
             smart_cache_store_word(op->st->cache, op->key, s->node, s->depth, SMART_DIR, s->word);
         return err;
     }
@@ -290,20 +291,32 @@ static void update_miss_count(smart_state *st, smart_outcome outcome) {
 }
 
 
+/* Returns whether the checksum of the leaf is correct. Only a salvage needs to know that: if nothing is damaged, a leaf
+ * that was found on a proven path is correct. */
+static bool leaf_is_undamaged(const smart_op *op, const smart_leaf *leaf) {
+    uint64_t chk;
+    memcpy(&chk, leaf->image + smart_chk_offset(leaf->kind), 8);
+    return chk == smart_leaf_chk(op->st, leaf);
+}
+
+
 int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     smart_op op;
     smart_spot found, *spot = &found;
     int err = start_operation(&op, t, index, key);
     op.never_inserts = true;
+    op.accept_frozen = index->lenient; /* a damaged node must not be replaced */
     op.expects_absent = expects_misses(op.st);
     if (err < 0 || (err = smart_find_leaf(&op, spot)) < 0)
         return err;
     update_miss_count(op.st, spot->outcome);
-    if (!op.accept_frozen)
+    if (!op.accept_frozen) {
         far_rdwc_done(t, spot->mark);
-    if (!op.accept_frozen && spot->proven &&
-        (spot->outcome == SMART_DEAD_LEAF || (spot->outcome == SMART_HIT && spot->chain)))
-        smart_tidy_later(&op, spot->outcome == SMART_DEAD_LEAF);
+        if (spot->proven && (spot->outcome == SMART_DEAD_LEAF || (spot->outcome == SMART_HIT && spot->chain)))
+            smart_tidy_later(&op, spot->outcome == SMART_DEAD_LEAF);
+    } else if (index->lenient && spot->outcome == SMART_HIT && !leaf_is_undamaged(&op, &spot->leaf)) {
+        return smart_fail_corrupt(index, spot->leaf.addr, "leaf");
+    }
     if (spot->outcome != SMART_HIT)
         return FAR_ERR_NOT_FOUND;
     return far_out_give(out, spot->leaf.value.data, spot->leaf.value.length);

@@ -118,7 +118,7 @@ static int smart_open(far_task *t, far_index *index) {
     st->tag = secret[2] >> 25;
     index->state = st;
     int err = read_root(t, index, st);
-    if (err >= 0 && options[SMART_OPTION_CACHE])
+    if (err >= 0 && options[SMART_OPTION_CACHE] && !index->lenient) /* the cache relies on sound slots */
         err = smart_cache_new(index, options[SMART_OPTION_EVICTION] == SMART_EVICT_FIFO, &st->cache);
     smart_merge_queue_set_budget(st->merge_queue, st->cache);
     if (err < 0)
@@ -162,18 +162,9 @@ static const far_option_def options[] = {
 };
 
 static const far_type types[SMART_TYPES] = {
-    [SMART_TYPE_ROOT] = {.name = "root", .align = 16},
-    [SMART_TYPE_STRIPE] = {.name = "stripe", .align = 64},
-    [SMART_TYPE_NODE] = {.name = "node", .align = 32},
-    [SMART_TYPE_LEAF] = {.name = "leaf", .align = 32, .swapped = true},
+    [SMART_TYPE_ROOT] = {.name = "root", .align = 16}, [SMART_TYPE_STRIPE] = {.name = "stripe", .align = 64},
+    [SMART_TYPE_NODE] = {.name = "node", .align = 32}, [SMART_TYPE_LEAF] = {.name = "leaf", .align = 32},
     [SMART_TYPE_REDO] = {.name = "redo", .align = 32},
-};
-
-/* One object of each node size, reserved per session, because once a node is frozen its replacement must be completed,
- * even if the pool is full. */
-static const far_reserve reserve[] = {
-    {SMART_TYPE_NODE, 128, 1},  {SMART_TYPE_NODE, 256, 1},  {SMART_TYPE_NODE, 512, 1},
-    {SMART_TYPE_NODE, 2080, 1}, {SMART_TYPE_NODE, 2088, 1},
 };
 
 static const char *const private_options[] = {"walk_slice", "scan_batch", "patience", NULL};
@@ -186,8 +177,6 @@ const far_index_kind far_smart_kind = {
     .max_key = SMART_KEY_MAX,
     .types = types,
     .type_count = SMART_TYPES,
-    .reserve = reserve,
-    .reserve_count = sizeof(reserve) / sizeof(reserve[0]),
     .create = smart_create,
     .open = smart_open,
     .close = smart_close,
@@ -199,6 +188,7 @@ const far_index_kind far_smart_kind = {
     .walk = smart_walk,
     .check = smart_check,
     .usage = smart_usage,
+    .object_keys = smart_object_keys,
     .cache_bytes = smart_cache_bytes,
     .idle_hook = smart_run_due_merge,
 };

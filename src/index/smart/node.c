@@ -50,6 +50,8 @@ bool smart_take_node(const smart_op *op, smart_node *node) {
         node->words > smart_layout_slots(node->layout) ||
         smart_info_tail(node->info) != (node->depth < SMART_TAIL_MAX ? node->depth : SMART_TAIL_MAX))
         return false;
+    if (op->index->lenient) /* smart_descend checks the slot that is used */
+        return true;
     for (unsigned i = 0; i < node->words; i++)
         if (!smart_word_is_sound(smart_slots(node)[i]))
             return false;
@@ -61,7 +63,7 @@ bool smart_take_node(const smart_op *op, smart_node *node) {
 int smart_put_read_more(smart_op *op, smart_node *node, unsigned words, unsigned *want) {
     unsigned have = node->words, slots = smart_layout_slots(node->layout);
     *want = words > 2 * have ? words : 2 * have;
-    if (*want > slots)
+    if (*want > slots || *want == 0) /* 0: damage has turned a directory, of which the header was read, into a list */
         *want = slots;
     if (*want <= have) {
         *want = have;
@@ -78,7 +80,7 @@ int smart_put_read_more(smart_op *op, smart_node *node, unsigned words, unsigned
 
 
 int smart_take_more(smart_op *op, smart_node *node, unsigned want) {
-    for (unsigned i = node->words; i < want; i++)
+    for (unsigned i = node->words; i < want && !op->index->lenient; i++)
         if (!smart_word_is_sound(smart_slots(node)[i]))
             return smart_fail_corrupt(op->index, node->addr, "node");
     node->words = want;
@@ -97,7 +99,8 @@ int smart_read_more(smart_op *op, smart_node *node, unsigned words) {
 
 uint64_t smart_raise_hint(smart_op *op, far_addr slot, uint64_t word, const smart_node *node) {
     unsigned type = smart_read_type_for(node->words, node->layout, op->st->node_types);
-    if (type == smart_word_read_type(word))
+    /* In a damaged node, READs of more slots may find the damaged ones. */
+    if (type == smart_word_read_type(word) || op->index->lenient)
         return word;
     uint64_t better = smart_word_with_read_type(word, type);
     far_cas(op->t, slot, word, better, NULL);

@@ -206,7 +206,7 @@ static int replace_frozen_node(smart_op *op, const smart_node *node, far_addr pa
         free_copy(op, c);
         c->object.addr = 0;
     }
-    if (!c->object.addr && (err = allocate_copy(op, parent_slot, node->fp, layout, FAR_ALLOC_RESERVE, c)) < 0)
+    if (!c->object.addr && (err = allocate_copy(op, parent_slot, node->fp, layout, FAR_ALLOC_HEADROOM, c)) < 0)
         return err;
     /* Other clients READ a slot of a DIR node without its header. A client with a stale pointer to an earlier
      * incarnation of the copy's memory could therefore find the leaf before the copy is linked. So the leaf must start

@@ -528,6 +528,7 @@ int smart_scan(far_task *t, far_index *index, far_scan_chunk *scan);
 int smart_walk(far_task *t, far_index *index, far_walk *walk);
 int smart_check(far_task *t, far_index *index, far_report *report);
 int smart_usage(far_task *t, far_index *index, far_usage *usage);
+int smart_object_keys(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes, far_keys *keys);
 
 /* cache.c: the ART cache. Its words have the form of slot words, but the frozen bit, which the cache never stores, has
  * another meaning there, namely that the object which the word names is in recycled memory, so that its ctl word must

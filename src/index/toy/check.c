@@ -88,6 +88,18 @@ int toy_check(far_task *t, far_index *index, far_report *report) {
 }
 
 
+int toy_object_keys(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes, far_keys *keys) {
+    toy_cursor cursor = {.bucket = object};
+    int err = 0;
+    (void)t, (void)index;
+    if (type != TOY_TYPE_BUCKET || !toy_bucket_is_sound(object, bytes))
+        return 0;
+    while (err >= 0 && toy_next(&cursor))
+        err = far_keys_give(keys, cursor.key);
+    return err;
+}
+
+
 static int count_slot(far_task *t, far_index *index, uint64_t slot, const uint64_t words[2], void *ctx) {
     (void)slot;
     far_usage *usage = ctx;

@@ -137,13 +137,6 @@ static const far_type types[TOY_TYPES] = {
     [TOY_TYPE_BUCKET] = {.name = "bucket", .align = 16},
 };
 
-#define ONE_OF(bytes)                                                                                                  \
-    { TOY_TYPE_BUCKET, bytes, 1 }
-static const far_reserve reserve[] = {
-    ONE_OF(64),   ONE_OF(128),  ONE_OF(256),  ONE_OF(512),   ONE_OF(1024),
-    ONE_OF(2048), ONE_OF(4096), ONE_OF(8192), ONE_OF(16384), ONE_OF(32768),
-};
-
 const far_index_kind far_toy_kind = {
     .name = "toy",
     .what_for = "learning how an index is written; small maps",
@@ -152,8 +145,6 @@ const far_index_kind far_toy_kind = {
     .max_key = 4096,
     .types = types,
     .type_count = TOY_TYPES,
-    .reserve = reserve,
-    .reserve_count = sizeof(reserve) / sizeof(reserve[0]),
     .create = toy_create,
     .open = toy_open,
     .close = toy_close,
@@ -165,5 +156,6 @@ const far_index_kind far_toy_kind = {
     .walk = toy_walk,
     .check = toy_check,
     .usage = toy_usage,
+    .object_keys = toy_object_keys,
     .cache_bytes = toy_cache_bytes,
 };

@@ -77,6 +77,7 @@ int toy_scan(far_task *t, far_index *index, far_scan_chunk *scan);
 int toy_walk(far_task *t, far_index *index, far_walk *walk);
 int toy_check(far_task *t, far_index *index, far_report *report);
 int toy_usage(far_task *t, far_index *index, far_usage *usage);
+int toy_object_keys(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes, far_keys *keys);
 
 
 static inline toy_state *toy_state_of(const far_index *index) {

@@ -31,21 +31,15 @@ static void put_bucket(far_task *t, far_addr addr, const toy_bucket *bucket) {
 
 
 /* Allocates the object for a new bucket and sets *word to the slot word that will name it. The slot's memory node is
- * preferred, but another one only costs one more round trip. A delete must work in a full pool although it needs memory
- * for the remaining pairs, so it may use the session's reserve, or an object that is larger than necessary. It retires
- * an object that is at least as large, so the next delete finds memory too. */
-static int alloc_bucket(far_task *t, far_index *index, far_addr slot, const change *c, const toy_bucket *bucket,
-                        uint64_t *word) {
+ * preferred, but another one only costs one more round trip. A delete needs memory for the remaining pairs; in a full
+ * pool it finds that memory in the headroom. */
+static int alloc_bucket(far_task *t, far_index *index, far_addr slot, const toy_bucket *bucket, uint64_t *word) {
     far_object object;
     uint64_t bytes = toy_object_bytes(bucket->bytes);
-    unsigned node = far_addr_node(slot), flags = c->how == FAR_OP_DELETE ? FAR_ALLOC_RESERVE : 0;
+    unsigned node = far_addr_node(slot);
     if (toy_state_of(index)->fault == TOY_UNORDERED)
         node = (node + 1) % far_task_nodes(t);
-    int err = far_alloc(t, index, TOY_TYPE_BUCKET, bytes, node, flags, &object);
-    while (err == FAR_ERR_NO_MEMORY && c->how == FAR_OP_DELETE && bytes < TOY_CLASS_MAX) {
-        bytes *= 2;
-        err = far_alloc(t, index, TOY_TYPE_BUCKET, bytes, node, flags, &object);
-    }
+    int err = far_alloc(t, index, TOY_TYPE_BUCKET, bytes, node, 0, &object);
     if (err >= 0)
         *word = toy_word(object.addr, bytes);
     return err;
@@ -79,13 +73,12 @@ static void retire_old(far_task *t, far_index *index, uint64_t word) {
 /* Writes the bucket, if there is one, and makes the slot name it. If both are on one memory node they are in one batch,
  * because a WRITE takes effect before the verbs that are posted after it to the same node. Returns 1 if the slot was
  * changed, and 0 if another client changed it first; then the new bucket is freed. */
-static int publish_bucket(far_task *t, far_index *index, far_addr slot, const change *c, uint64_t old,
-                          const toy_bucket *bucket) {
+static int publish_bucket(far_task *t, far_index *index, far_addr slot, uint64_t old, const toy_bucket *bucket) {
     toy_fault fault = toy_state_of(index)->fault;
     uint64_t word = 0, seen = old;
     int err;
     if (bucket) {
-        if ((err = alloc_bucket(t, index, slot, c, bucket, &word)) < 0)
+        if ((err = alloc_bucket(t, index, slot, bucket, &word)) < 0)
             return err;
         put_bucket(t, toy_word_addr(word), bucket);
         if (far_addr_node(toy_word_addr(word)) != far_addr_node(slot) && fault != TOY_UNORDERED &&
@@ -128,7 +121,7 @@ static int write_lock_free(far_task *t, far_index *index, uint64_t slot, const c
             return write_in_place(t, &image, old, c->value);
         if ((err = toy_rebuild(t, image.bucket, c->key, c->value, &made)) < 0)
             return err;
-        if ((err = publish_bucket(t, index, addr, c, image.word, made)) != 0)
+        if ((err = publish_bucket(t, index, addr, image.word, made)) != 0)
             return err < 0 ? err : 0;
 
         far_count_retry(t);
@@ -152,7 +145,7 @@ static int write_locked(far_task *t, far_index *index, uint64_t slot, const chan
     if ((err = toy_rebuild(t, image.bucket, c->key, c->value, &made)) < 0)
         return err;
     if (made) {
-        if ((err = alloc_bucket(t, index, addr, c, made, &word)) < 0)
+        if ((err = alloc_bucket(t, index, addr, made, &word)) < 0)
             return err;
         put_bucket(t, toy_word_addr(word), made);
         if (far_addr_node(toy_word_addr(word)) != far_addr_node(addr) && (err = far_wait(t)) < 0)

@@ -39,29 +39,21 @@ static bool refill_magazine(far_memory *m, far_bin *bin, unsigned node) {
 }
 
 
-/* Returns whether the only object in this magazine is the session's last free object of a class that updates swap. That
- * object is reserved for updates, so that updates work in a full pool too. */
-static bool is_headroom(const far_memory *m, const far_bin *bin, unsigned node) {
-    bool last = bin->magazine[node].count == 1 && far_class_is_swapped(bin->class);
-    for (unsigned n = 0; last && n < memory_geometry(m)->nodes; n++)
-        last = n == node || bin->magazine[n].count == 0;
-    return last;
+/* With the session's lock held, returns whether the task may take an object of the bin on the node (headroom.c). */
+static bool may_take_from_bin(far_task *t, far_memory *m, const far_bin *bin, unsigned node) {
+    far_store *s = m->store;
+    if (t->uses_headroom || !atomic_load_explicit(&s->is_scarce, memory_order_relaxed))
+        return true;
+    pthread_mutex_lock(&s->lock);
+    bool may = far_headroom_spares_object(m, bin->class, node);
+    pthread_mutex_unlock(&s->lock);
+    return may;
 }
 
 
-/* Called when the magazine is empty or its only object may be reserved for updates. Tries to refill it. `swaps` is true
- * for an update, which may use the reserved object. Returns whether the caller may take an object. */
-static bool ensure_magazine_object(far_memory *m, far_bin *bin, unsigned node, bool swaps) {
-    bool empty = bin->magazine[node].count == 0;
-    if ((empty || (!swaps && is_headroom(m, bin, node))) && !refill_magazine(m, bin, node))
-        return false;
-    return swaps || !is_headroom(m, bin, node);
-}
-
-
-static inline bool take_from_magazine(far_memory *m, far_bin *bin, unsigned node, bool swaps, uint64_t *item) {
+static inline bool take_from_magazine(far_task *t, far_memory *m, far_bin *bin, unsigned node, uint64_t *item) {
     far_items *magazine = &bin->magazine[node];
-    if (magazine->count <= 1 && !ensure_magazine_object(m, bin, node, swaps))
+    if (!may_take_from_bin(t, m, bin, node) || (magazine->count == 0 && !refill_magazine(m, bin, node)))
         return false;
     assert(m->magazine_bytes >= bin->class->size);
     *item = magazine->items[--magazine->count];
@@ -71,13 +63,13 @@ static inline bool take_from_magazine(far_memory *m, far_bin *bin, unsigned node
 
 
 /* With the session's lock held, takes an object from a magazine without verbs. Returns whether it got one. */
-static inline bool take_without_verbs(far_memory *m, far_bin *bin, unsigned node, bool swaps, uint64_t *item) {
+static inline bool take_without_verbs(far_task *t, far_memory *m, far_bin *bin, unsigned node, uint64_t *item) {
     unsigned nodes = memory_geometry(m)->nodes;
     if (node != FAR_NODE_ANY)
-        return take_from_magazine(m, bin, node, swaps, item);
+        return take_from_magazine(t, m, bin, node, item);
     unsigned first = m->next_node++ % nodes;
     for (unsigned i = 0; i < nodes; i++)
-        if (take_from_magazine(m, bin, (first + i) % nodes, swaps, item))
+        if (take_from_magazine(t, m, bin, (first + i) % nodes, item))
             return true;
     return false;
 }
@@ -85,25 +77,44 @@ static inline bool take_without_verbs(far_memory *m, far_bin *bin, unsigned node
 
 /* ---- With verbs ---- */
 
-/* Makes free objects of the class available on the node, in the store or in the list of remote objects. `new_block`
- * permits taking or adopting a block. The caller is in the store. Returns 1 if there are objects, 0 if not. */
-static int stock_node(far_task *t, far_class *class, unsigned node, bool new_block) {
+/* Which blocks an allocation may take besides the ones that the handle owns. */
+typedef enum {
+    OWN_BLOCKS,     /* none */
+    FREE_BLOCKS,    /* free blocks, except the headroom, and orphans */
+    HEADROOM_BLOCKS /* all free blocks, and orphans */
+} block_reach;
+
+
+/* Makes free objects of the class available on the node, in the store or in the list of remote objects, without taking
+ * a block. The caller is in the store. Returns 1 if there are objects that the task may take, 0 if not. */
+static int stock_from_own_blocks(far_task *t, far_class *class, unsigned node) {
     far_store *s = far_store_of(t);
     assert(s->block_task == t);
     pthread_mutex_lock(&s->lock);
     bool available = class->on_node[node].open || class->on_node[node].remote.count > 0;
     pthread_mutex_unlock(&s->lock);
-    if (available)
+    if (available && far_task_may_take(t, class, node))
         return 1;
     int result = far_slabs_take_returned(t, class, node);
-    if (result == 0)
-        result = far_slab_cut(t, class, node);
-    for (unsigned tries = 0; result == 0 && new_block && tries < SLOW_TRIES; tries++) {
-        if ((result = far_block_acquire(t, class, node)) <= 0)
-            break;
-        result = far_slabs_take_returned(t, class, node);
-        if (result == 0)
-            result = far_slab_cut(t, class, node);
+    if (result < 0 || !far_task_may_take(t, class, node))
+        return result < 0 ? result : 0;
+    return available || result == 1 ? 1 : far_slab_cut(t, class, node);
+}
+
+
+/* Like stock_from_own_blocks, but also takes or adopts blocks as `reach` permits. A search for free blocks also counts
+ * them, so the task may be permitted afterwards to take memory of own blocks. The node is not searched again in an
+ * epoch in which it was found full. */
+static int stock_node(far_task *t, far_class *class, unsigned node, block_reach reach) {
+    far_store *s = far_store_of(t);
+    int result = stock_from_own_blocks(t, class, node), got = 1;
+    bool searches = reach == HEADROOM_BLOCKS || (reach == FREE_BLOCKS && s->full_epoch[node] != far_epoch_known(t));
+    for (unsigned tries = 0; searches && result == 0 && got == 1 && tries < SLOW_TRIES; tries++) {
+        if ((got = far_block_acquire(t, class, node, reach == HEADROOM_BLOCKS)) < 0)
+            return got;
+        if (got == 0)
+            s->full_epoch[node] = far_epoch_known(t);
+        result = stock_from_own_blocks(t, class, node);
     }
     return result;
 }
@@ -111,12 +122,13 @@ static int stock_node(far_task *t, far_class *class, unsigned node, bool new_blo
 
 /* Makes free objects of the class available on one of `count` nodes. Tries the nodes in order, beginning with `first`,
  * and sets *where to the node that has objects. Returns 1 if a node has objects, 0 if none has, or an error. */
-static int stock_nodes(far_task *t, far_class *class, unsigned first, unsigned count, bool new_block, unsigned *where) {
+static int stock_nodes(far_task *t, far_class *class, unsigned first, unsigned count, block_reach reach,
+                       unsigned *where) {
     unsigned nodes = far_task_pool(t)->geometry.nodes;
     int result = 0;
     for (unsigned i = 0; i < count && result == 0; i++) {
         *where = (first + i) % nodes;
-        result = stock_node(t, class, *where, new_block);
+        result = stock_node(t, class, *where, reach);
     }
     return result;
 }
@@ -125,15 +137,11 @@ static int stock_nodes(far_task *t, far_class *class, unsigned first, unsigned c
 /* The last step before the pool counts as full. It moves the free objects in the magazines of all sessions to the
  * store, frees retired objects that have reached their epoch, executes pending returns, adopts all orphans, takes back
  * all returned objects, and releases slabs of other classes that are entirely free. Adopting orphans and taking back
- * returned objects is done at most once per epoch.
- *
- * The objects reserved for updates stay in the magazines. In the store such an object could complete an entirely free
- * slab, which would be given to another class. The exception is an update that needs an object of this very class: it
- * may take the reserved objects of the class, because it retires another object of the class. */
-static int gather_free_memory(far_task *t, far_class *class) {
+ * returned objects is done at most once per epoch. */
+static int gather_free_memory(far_task *t) {
     far_store *s = far_store_of(t);
     uint64_t epoch = far_epoch_known(t);
-    far_magazines_empty_to_headroom(s, t->swaps ? class : NULL);
+    far_magazines_empty(s);
     far_reclaim_all(t);
     int err = far_returns_flush(t);
     if (err == 0 && s->gathered_epoch != epoch) {
@@ -148,24 +156,30 @@ static int gather_free_memory(far_task *t, far_class *class) {
 static int stock_preferred_node(far_task *t, far_class *class, unsigned node, bool must, unsigned *where) {
     far_store *s = far_store_of(t);
     unsigned nodes = far_task_pool(t)->geometry.nodes, first = node == FAR_NODE_ANY ? s->next_node : node;
-    int result = 0;
-    if (node != FAR_NODE_ANY) {
-        /* if the node is only preferred, it is not searched again in an epoch in which it was found full */
-        bool full = !must && s->full_epoch[node] == far_epoch_known(t);
-        result = stock_nodes(t, class, node, 1, !full, where);
-        if (result == 0)
-            s->full_epoch[node] = far_epoch_known(t);
-    }
+    unsigned count = must ? 1 : nodes;
+    int result = node == FAR_NODE_ANY ? 0 : stock_nodes(t, class, node, 1, FREE_BLOCKS, where);
     if (result == 0 && !must) {
-        result = stock_nodes(t, class, first, nodes, false, where);
+        result = stock_nodes(t, class, first, nodes, OWN_BLOCKS, where);
         if (result == 0)
-            result = stock_nodes(t, class, first, nodes, true, where);
+            result = stock_nodes(t, class, first, nodes, FREE_BLOCKS, where);
     }
-    if (result == 0 && (result = gather_free_memory(t, class)) == 0)
-        result = stock_nodes(t, class, first, must ? 1 : nodes, true, where);
+    if (result == 0 && (result = gather_free_memory(t)) == 0)
+        result = stock_nodes(t, class, first, count, FREE_BLOCKS, where);
+    if (result == 0 && t->uses_headroom)
+        result = stock_nodes(t, class, first, count, HEADROOM_BLOCKS, where);
     if (result == 1 && node == FAR_NODE_ANY)
         s->next_node = (*where + 1) % nodes;
     return result;
+}
+
+
+void far_store_search_again(far_task *t) {
+    far_store *s = far_store_of(t);
+    far_store_enter(t);
+    s->gathered_epoch = 0;
+    for (unsigned n = 0; n < s->pool->geometry.nodes; n++)
+        s->full_epoch[n] = 0;
+    far_store_leave(t);
 }
 
 
@@ -175,24 +189,21 @@ static int find_object(far_task *t, far_class *class, unsigned node, bool must, 
     far_store *s = far_store_of(t);
     far_memory *m = far_memory_of(t);
     assert(s->block_task == t);
-    unsigned headroom_nodes = 0, nodes = memory_geometry(m)->nodes;
-    /* an object that is reserved for updates is skipped, because the next node that is tried may have another free
-     * object */
-    for (unsigned tries = 0; tries < SLOW_TRIES && headroom_nodes <= nodes; tries++) {
+    unsigned nodes = memory_geometry(m)->nodes;
+    for (unsigned tries = 0; tries < SLOW_TRIES; tries++) {
         unsigned where = node == FAR_NODE_ANY ? s->next_node % nodes : node;
         int result = 1;
         if (tries > 0 && (result = stock_preferred_node(t, class, node, must, &where)) <= 0)
             return result;
         far_mutex_lock(&m->lock);
         bool got = false;
-        if (own_only) {
+        far_bin *bin = far_bin_of_class(m, class);
+        if (bin && own_only && may_take_from_bin(t, m, bin, where)) {
             pthread_mutex_lock(&s->lock);
             got = far_store_take(s, class, where, 1, true, item) == 1;
             pthread_mutex_unlock(&s->lock);
-        } else {
-            far_bin *bin = far_bin_of_class(m, class);
-            got = bin && take_without_verbs(m, bin, tries > 0 ? where : node, t->swaps, item);
-            headroom_nodes += tries > 0 && bin && !t->swaps && is_headroom(m, bin, where);
+        } else if (bin && !own_only) {
+            got = take_without_verbs(t, m, bin, tries > 0 ? where : node, item);
         }
         far_mutex_unlock(&m->lock);
         if (got)
@@ -208,7 +219,7 @@ int far_alloc_item(far_task *t, far_class *class, unsigned node, bool must, bool
     if (!own_only && far_reclaim_session(t, m) > 0) { /* objects that this session retired may be reusable by now */
         far_mutex_lock(&m->lock);
         far_bin *bin = far_bin_of_class(m, class);
-        bool got = bin && take_without_verbs(m, bin, node, t->swaps, item);
+        bool got = bin && take_without_verbs(t, m, bin, node, item);
         far_mutex_unlock(&m->lock);
         if (got)
             return 0;
@@ -218,6 +229,7 @@ int far_alloc_item(far_task *t, far_class *class, unsigned node, bool must, bool
     far_store_leave(t);
     if (result != 0)
         return result < 0 ? result : 0;
+    t->missed_bytes = t->uses_headroom ? 0 : class->size;
     /* when the epoch advances, retired objects become free, and a later allocation can use them */
     far_epoch_request(far_task_pool(t));
     return far_fail(FAR_ERR_NO_MEMORY, "the pool has no room for %llu bytes", (unsigned long long)class->size);
@@ -239,7 +251,7 @@ static inline void hand_out(far_task *t, const far_class *class, uint64_t item, 
 static int make_session_owned(far_task *t, far_class *class, uint64_t item) {
     far_memory *m = far_memory_of(t);
     far_mutex_lock(&m->lock);
-    int kept = far_session_own(m, class, item, false);
+    int kept = far_session_own(m, class, item);
     far_mutex_unlock(&m->lock);
     return kept == 0  ? far_fail(FAR_ERR_NO_MEMORY, "the block of an object that the session keeps was released")
            : kept < 0 ? kept
@@ -249,21 +261,9 @@ static int make_session_owned(far_task *t, far_class *class, uint64_t item) {
 
 static int alloc_with_verbs(far_task *t, far_index *index, far_class *class, unsigned node, unsigned flags,
                             far_object *object) {
-    far_memory *m = far_memory_of(t);
     bool must = (flags & FAR_ALLOC_ON_NODE) != 0, keep = (flags & FAR_ALLOC_SESSION_OWNED) != 0;
     uint64_t item;
-    far_mutex_lock(&m->lock);
-    bool full = far_reserve_is_full(m, index);
-    far_mutex_unlock(&m->lock);
-    int err = full ? 0 : far_reserve_fill(t, index);
-    if (err < 0 && (err != FAR_ERR_NO_MEMORY || !(t->swaps || flags & FAR_ALLOC_RESERVE)))
-        return err;
-    err = far_alloc_item(t, class, node, must, keep, &item);
-    if (err == FAR_ERR_NO_MEMORY && flags & FAR_ALLOC_RESERVE) {
-        far_mutex_lock(&m->lock);
-        err = far_reserve_take(m, class, node, must, &item) ? 0 : err;
-        far_mutex_unlock(&m->lock);
-    }
+    int err = far_alloc_item(t, class, node, must, keep, &item);
     if (err < 0)
         return err;
     hand_out(t, class, item, object);
@@ -295,22 +295,28 @@ static int fail_without_class(const far_geometry *g, const far_index *index, uns
 static __attribute__((noinline)) int alloc_uncommon(far_task *t, far_index *index, unsigned type, uint64_t size,
                                                     unsigned node, unsigned flags, far_object *object) {
     far_memory *m = far_memory_of(t);
+    const bool used_headroom = t->uses_headroom;
     uint64_t item;
     if (node == FAR_NODE_ANY)
         flags &= ~(unsigned)FAR_ALLOC_ON_NODE;
+    t->uses_headroom |= (flags & FAR_ALLOC_HEADROOM) != 0;
+    /* the block of a session-owned object is not released, so a block of the headroom would be lost for other handles */
+    t->uses_headroom &= (flags & FAR_ALLOC_SESSION_OWNED) == 0;
     far_bin *bin = far_bin_get(m, index, type, size);
-    bool simple = (flags & (FAR_ALLOC_ZERO | FAR_ALLOC_SESSION_OWNED)) == 0 && far_reserve_is_full(m, index),
-         got = bin && simple && take_without_verbs(m, bin, node, t->swaps, &item);
+    bool simple = (flags & (FAR_ALLOC_ZERO | FAR_ALLOC_SESSION_OWNED)) == 0,
+         got = bin && simple && take_without_verbs(t, m, bin, node, &item);
     far_mutex_unlock(&m->lock);
-    if (!bin)
-        return fail_without_class(memory_geometry(m), index, type, size);
+    int err = 0;
     if (got) { /* the object was taken without a verb */
         hand_out(t, bin->class, item, object);
-        return 0;
+    } else if (!bin) {
+        err = fail_without_class(memory_geometry(m), index, type, size);
+    } else {
+        far_saved_batch saved = far_batch_save(t);
+        err = alloc_with_verbs(t, index, bin->class, node, flags, object);
+        far_batch_restore(t, saved);
     }
-    far_saved_batch saved = far_batch_save(t);
-    int err = alloc_with_verbs(t, index, bin->class, node, flags, object);
-    far_batch_restore(t, saved);
+    t->uses_headroom = used_headroom;
     return err;
 }
 
@@ -324,10 +330,8 @@ int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsig
         return far_fail(FAR_ERR_INVALID, "there is no memory node %u", node);
     far_mutex_lock(&m->lock);
     far_bin *bin = flags || node == FAR_NODE_ANY ? NULL : far_bin_cached(m, index, type, size);
-    if (!bin || bin->magazine[node].count <= 1 || (index && index->kind->reserve_count > 0))
+    if (!bin || bin->magazine[node].count == 0 || atomic_load_explicit(&m->store->is_scarce, memory_order_relaxed))
         return alloc_uncommon(t, index, type, size, node, flags, object);
-    /* In the common case the magazine has more than one object, so the object taken here is not the one that is
-     * reserved for updates. */
     uint64_t item = bin->magazine[node].items[--bin->magazine[node].count];
     m->magazine_bytes -= bin->class->size;
     far_mutex_unlock(&m->lock);

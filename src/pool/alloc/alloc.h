@@ -1,8 +1,8 @@
 /* The interface of the allocator, which provides memory of the pool for objects of indexes. An object is a part of a
- * slab, which contains objects of one index, type and size, inside a block that some handle owns; objects of a block's
- * size or more occupy whole blocks. Most allocations and releases need no verb, because each session has magazines of
- * free objects, and a handle reuses the objects that it retired, whatever handle owns their block. README.md in this
- * folder explains how this works; blocks.h describes the tables in far memory.
+ * slab, which contains objects of one index, type and size, inside a block that some handle owns. Most allocations and
+ * releases need no verb, because each session has magazines of free objects, and a handle reuses the objects that it
+ * retired, whatever handle owns their block. README.md in this folder explains how this works; blocks.h describes the
+ * tables in far memory.
  *
  * Indexes call far_alloc, far_free and far_retire. The other functions are for the life of handles and sessions, for
  * housekeeping and for the commands that inspect a pool.
@@ -26,9 +26,6 @@ typedef struct far_type {
     bool stable;
     uint8_t align;         /* 16, 32 or 64 bytes */
     uint16_t extra_epochs; /* a retired object waits this many epochs longer than others before it is reused */
-    /* true for a type whose objects updates replace by other objects of the type; the last free object of each size is
-     * then reserved for updates, which are the operations with t->swaps set */
-    bool swapped;
 } far_type;
 
 typedef struct far_object {
@@ -43,9 +40,8 @@ typedef struct far_object {
 enum {
     FAR_ALLOC_ZERO = 1,    /* all bytes are zero; this costs a WRITE and a wait only if the memory was used before */
     FAR_ALLOC_ON_NODE = 2, /* the object must be on the given node, which otherwise is only preferred */
-    /* the allocation may use the reserve that the index kind declares, because it completes a change that must not stay
-     * half done */
-    FAR_ALLOC_RESERVE = 4,
+    /* the allocation may use the headroom, because it completes a structure change that has begun */
+    FAR_ALLOC_HEADROOM = 4,
     /* the object becomes session-owned, so no collection frees it although no index links it (redo records); it is
      * freed when the session is closed */
     FAR_ALLOC_SESSION_OWNED = 8,

@@ -15,13 +15,12 @@
 #define WINDOW_ENTRIES 1024u /* entries of the block table that are read at once */
 /* number of CASes lost to other handles in one window of the block table after which the search continues in the next
  * window */
-#define TAKE_ROUNDS    16u
-#define TAKE_MAX       8u   /* largest number of free blocks that are taken at once */
-#define BIT_VERBS      256u /* number of FAAs, which set free bits, in one batch */
-/* A block is released if 1/ROOM_SHARE of its bytes are free. If the previous request shows that this did not release
- * enough memory, a block with any free space is released. */
-#define ROOM_SHARE   16u
-#define RELEASED_MAX 32u /* largest number of blocks that are released in one batch */
+#define TAKE_ROUNDS 16u
+#define TAKE_MAX    8u /* largest number of free blocks that are taken at once */
+/* a search that sees less free blocks than this besides the headroom counts them again after it took some */
+#define RACE_BLOCKS  64u
+#define BIT_VERBS    256u /* number of FAAs, which set free bits, in one batch */
+#define RELEASED_MAX 32u  /* largest number of blocks that are released in one batch */
 
 #define HINT_PAGES 1ull /* the bit of a hint that says that the orphan has free pages */
 
@@ -169,109 +168,177 @@ static int record_taken_block(far_task *t, far_block_id id, bool used) {
 }
 
 
-/* Takes some of the free blocks of a window of the block table; `at` contains the numbers of the free blocks. The
- * choice is random, so that handles that search at the same time rarely compete for the same block. Returns 1 if it
- * took a block. */
-static int take_random_blocks(far_task *t, far_block_id first, const uint64_t *entries, uint32_t *at,
-                              uint32_t free_count) {
+/* A search of the block table of one node, which is read in windows. */
+typedef struct block_search {
+    far_class *class;
+    unsigned node;
+    bool from_headroom;   /* a block of the headroom may be taken */
+    uint32_t free_before; /* number of free blocks in the windows that were searched before the current one */
+    far_block_id first;   /* the current window */
+    uint32_t count;
+    uint64_t *entries;
+    uint32_t *free, free_count; /* positions of the free blocks of the window */
+} block_search;
+
+
+/* Reads the entries of the current window. */
+static int read_window(far_task *t, block_search *b) {
+    int err = far_blocks_read(t, b->node, b->first.index, b->count, b->entries);
+    b->free_count = 0;
+    for (uint32_t i = 0; i < b->count && err == 0; i++)
+        if (far_block_is_free(b->entries[FAR_BLOCK_ENTRY_WORDS * (size_t)i]))
+            b->free[b->free_count++] = i;
+    return err;
+}
+
+
+static uint32_t count_free_blocks(const block_search *b) {
+    return b->free_before + b->free_count;
+}
+
+
+/* Returns how many free blocks of the current window the search may take now. The free blocks of windows that were not
+ * searched yet do not count, so a search in a nearly full pool reads the whole table before it takes a block. */
+static uint32_t count_permitted_blocks(const far_store *s, const block_search *b, bool from_headroom) {
+    uint32_t all = count_free_blocks(b), spared = s->headroom[b->node].blocks, most = all > spared ? all - spared : 0;
+    if (most == 0 && from_headroom)
+        return b->free_count > 0;
+    return most < b->free_count ? most : b->free_count;
+}
+
+
+/* Takes some of the free blocks of the current window. The choice is random, so that handles that search at the same
+ * time rarely compete for the same block. Returns 1 if it took a block. */
+static int take_random_blocks(far_task *t, block_search *b, uint32_t permitted) {
     far_store *s = far_store_of(t);
     const far_block_state mine = far_own_block_state(t);
     uint64_t old[TAKE_MAX];
+    uint32_t *at = b->free, taken = 0;
     pthread_mutex_lock(&s->lock);
     uint32_t wanted = s->release_blocks ? 1 : 1 + s->block_count / 8;
     pthread_mutex_unlock(&s->lock);
     wanted = wanted < TAKE_MAX ? wanted : TAKE_MAX;
-    wanted = wanted < free_count ? wanted : free_count;
+    wanted = wanted < permitted ? wanted : permitted;
     for (uint32_t i = 0; i < wanted; i++) {
-        uint32_t pick = i + (uint32_t)(far_task_random(t) % (free_count - i)), chosen = at[pick];
+        uint32_t pick = i + (uint32_t)(far_task_random(t) % (b->free_count - i)), chosen = at[pick];
         at[pick] = at[i];
         at[i] = chosen;
-        far_cas(t, far_block_entry(far_geometry_of(t), (far_block_id){first.node, first.index + chosen}),
-                entries[FAR_BLOCK_ENTRY_WORDS * (size_t)chosen], far_block_pack(&mine), &old[i]);
+        far_cas(t, far_block_entry(far_geometry_of(t), (far_block_id){b->node, b->first.index + chosen}),
+                b->entries[FAR_BLOCK_ENTRY_WORDS * (size_t)chosen], far_block_pack(&mine), &old[i]);
     }
     int result = far_wait(t), err = result;
     for (uint32_t i = 0; i < wanted && err == 0; i++)
-        if (old[i] == entries[FAR_BLOCK_ENTRY_WORDS * (size_t)at[i]]) {
+        if (old[i] == b->entries[FAR_BLOCK_ENTRY_WORDS * (size_t)at[i]]) {
             int added =
-                record_taken_block(t, (far_block_id){first.node, first.index + at[i]}, far_block_unpack(old[i]).used);
+                record_taken_block(t, (far_block_id){b->node, b->first.index + at[i]}, far_block_unpack(old[i]).used);
             result = result < 0 ? result : added;
+            taken++;
         }
+    pthread_mutex_lock(&s->lock);
+    if (count_free_blocks(b) - taken > s->headroom[b->node].blocks)
+        far_headroom_set_free_blocks(s, b->node, count_free_blocks(b) - taken);
+    else
+        far_headroom_count_taken(s, b->node, taken);
+    pthread_mutex_unlock(&s->lock);
     return result;
 }
 
 
-/* Takes some of the free blocks of a window of the block table. Sets *any to whether there were free blocks. Returns 1
- * if it took a block, 0 if not. */
-static int take_free_blocks(far_task *t, far_block_id first, const uint64_t *entries, uint32_t count, bool *any) {
-    far_scratch_mark mark = far_scratch_here(t);
-    uint32_t free_count = 0, *at = far_scratch(t, count * sizeof(*at));
-    if (!at)
-        return far_fail(FAR_ERR_NO_MEMORY, "no local memory to choose blocks");
-    for (uint32_t i = 0; i < count; i++)
-        if (far_block_is_free(entries[FAR_BLOCK_ENTRY_WORDS * (size_t)i]))
-            at[free_count++] = i;
-    *any = free_count > 0;
-    int taken = *any ? take_random_blocks(t, first, entries, at, free_count) : 0;
-    far_scratch_back(t, mark);
-    return taken;
+/* Takes free blocks of the current window as take_random_blocks does. Handles that search at the same time may together
+ * take more than one of them may take alone. So if few free blocks are left, the search counts those of the window
+ * again; then this handle knows if blocks of the headroom are missing, and spares memory of its own blocks instead. */
+static int take_free_blocks(far_task *t, block_search *b, uint32_t permitted) {
+    far_store *s = far_store_of(t);
+    uint32_t spared = s->headroom[b->node].blocks;
+    bool is_close = count_free_blocks(b) < spared + RACE_BLOCKS;
+    int taken = take_random_blocks(t, b, permitted);
+    if (taken <= 0 || !is_close)
+        return taken;
+    int err = read_window(t, b);
+    pthread_mutex_lock(&s->lock);
+    if (err == 0 && count_free_blocks(b) <= spared)
+        far_headroom_set_free_blocks(s, b->node, count_free_blocks(b));
+    pthread_mutex_unlock(&s->lock);
+    return err < 0 ? err : taken;
 }
 
 
-/* Returns the first orphan of a window of the block table, from a random position on, whose hint contains one of the
- * bits of `hint`. Returns `count` if there is none. */
-static uint32_t find_orphan(far_task *t, const uint64_t *entries, uint32_t count, uint64_t hint) {
-    uint32_t start = count == 0 ? 0 : (uint32_t)(far_task_random(t) % count);
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t at = (start + i) % count;
-        const uint64_t *entry = entries + FAR_BLOCK_ENTRY_WORDS * (size_t)at;
+/* Returns the first orphan of the current window, from a random position on, whose hint contains one of the bits of
+ * `hint`. Returns b->count if there is none. */
+static uint32_t find_orphan(far_task *t, const block_search *b, uint64_t hint) {
+    uint32_t start = b->count == 0 ? 0 : (uint32_t)(far_task_random(t) % b->count);
+    for (uint32_t i = 0; i < b->count; i++) {
+        uint32_t at = (start + i) % b->count;
+        const uint64_t *entry = b->entries + FAR_BLOCK_ENTRY_WORDS * (size_t)at;
         if (far_block_unpack(entry[0]).kind == FAR_BLOCK_ORPHAN && entry[2] & hint)
             return at;
     }
-    return count;
+    return b->count;
 }
 
 
-/* Tries to get a block from one window of the table. Returns 1 if it got one, 0 if not. *lost is set if other handles
- * were faster, so that it is worth reading the window again. */
-static int acquire_in_window(far_task *t, far_class *class, far_block_id first, uint64_t *entries, uint32_t count,
-                             bool *lost) {
+/* Tries to get a block from the current window. It prefers an orphan with free objects of the class, then a free block,
+ * then an orphan with free pages, then a block of the headroom. Returns 1 if it got one, 0 if not. *lost is set if other
+ * handles were faster, so that it is worth reading the window again. */
+static int acquire_in_window(far_task *t, block_search *b, bool *lost) {
+    const far_store *s = far_store_of(t);
+    const far_class *class = b->class;
     *lost = false;
-    int err = far_blocks_read(t, first.node, first.index, count, entries);
+    int err = read_window(t, b);
     if (err < 0)
         return err;
-    uint32_t orphan = find_orphan(t, entries, count, class_hint_bit(class->uid, class->type, class->size));
-    if (orphan == count) {
-        int taken = take_free_blocks(t, first, entries, count, lost);
-        if (taken != 0 || *lost)
-            return taken;
-        orphan = find_orphan(t, entries, count, HINT_PAGES);
-    }
-    if (orphan == count)
+    uint32_t orphan = find_orphan(t, b, class_hint_bit(class->uid, class->type, class->size)), permitted = 0;
+    if (orphan == b->count)
+        permitted = count_permitted_blocks(s, b, false);
+    if (orphan == b->count && permitted == 0)
+        orphan = find_orphan(t, b, HINT_PAGES);
+    if (orphan == b->count && permitted == 0)
+        permitted = count_permitted_blocks(s, b, b->from_headroom);
+    *lost = orphan < b->count || permitted > 0;
+    if (!*lost)
         return 0;
-    *lost = true;
-    return far_block_adopt(t, (far_block_id){first.node, first.index + orphan},
-                           entries + FAR_BLOCK_ENTRY_WORDS * (size_t)orphan);
+    if (permitted > 0)
+        return take_free_blocks(t, b, permitted);
+    return far_block_adopt(t, (far_block_id){b->node, b->first.index + orphan},
+                           b->entries + FAR_BLOCK_ENTRY_WORDS * (size_t)orphan);
 }
 
 
-int far_block_acquire(far_task *t, far_class *class, unsigned node) {
+/* Searches all windows of the node, from the one where the last search ended. */
+static int search_windows(far_task *t, block_search *b) {
     far_store *s = far_store_of(t);
-    assert(s->block_task == t && t->pin.epoch != 0);
-    uint32_t total = (uint32_t)far_geometry_of(t)->node[node].blocks,
-             windows = (total + WINDOW_ENTRIES - 1) / WINDOW_ENTRIES, window = s->free_from[node] / WINDOW_ENTRIES;
-    far_scratch_mark mark = far_scratch_here(t);
-    uint64_t *entries = far_scratch(t, WINDOW_ENTRIES * FAR_BLOCK_ENTRY_BYTES);
-    int got = !entries ? far_fail(FAR_ERR_NO_MEMORY, "no local memory to read the table of blocks") : 0;
-    for (uint32_t seen = 0, rounds = 0; seen < windows && got == 0;) {
-        uint32_t at = window % windows * WINDOW_ENTRIES, n = total - at < WINDOW_ENTRIES ? total - at : WINDOW_ENTRIES;
+    uint32_t total = (uint32_t)far_geometry_of(t)->node[b->node].blocks,
+             windows = (total + WINDOW_ENTRIES - 1) / WINDOW_ENTRIES, window = s->free_from[b->node] / WINDOW_ENTRIES;
+    for (uint32_t seen = 0, rounds = 0; seen < windows;) {
+        uint32_t at = window % windows * WINDOW_ENTRIES;
         bool lost;
-        got = acquire_in_window(t, class, (far_block_id){node, at}, entries, n, &lost);
-        s->free_from[node] = at;
+        b->first = (far_block_id){b->node, at};
+        b->count = total - at < WINDOW_ENTRIES ? total - at : WINDOW_ENTRIES;
+        int result = acquire_in_window(t, b, &lost);
+        s->free_from[b->node] = at;
+        if (result != 0)
+            return result;
         if (!lost || ++rounds % TAKE_ROUNDS == 0) {
             window++;
             seen++;
+            b->free_before += b->free_count;
         }
     }
+    pthread_mutex_lock(&s->lock);
+    far_headroom_set_free_blocks(s, b->node, b->free_before);
+    pthread_mutex_unlock(&s->lock);
+    return 0;
+}
+
+
+int far_block_acquire(far_task *t, far_class *class, unsigned node, bool from_headroom) {
+    assert(far_store_of(t)->block_task == t && t->pin.epoch != 0);
+    far_scratch_mark mark = far_scratch_here(t);
+    block_search b = {.class = class, .node = node, .from_headroom = from_headroom};
+    b.entries = far_scratch(t, WINDOW_ENTRIES * FAR_BLOCK_ENTRY_BYTES);
+    b.free = far_scratch(t, WINDOW_ENTRIES * sizeof(*b.free));
+    int got = !b.entries || !b.free ? far_fail(FAR_ERR_NO_MEMORY, "no local memory to read the table of blocks")
+                                    : search_windows(t, &b);
     far_scratch_back(t, mark);
     return got;
 }
@@ -318,12 +385,12 @@ static void add_released_object(release_batch *g, far_class *class, far_addr add
 }
 
 
-/* With the store's lock held, counts the bytes that are free in the block. */
-static uint64_t count_free_bytes(const far_store *s, const far_owned_block *b) {
-    uint64_t bytes = (uint64_t)__builtin_popcountll(b->free_pages) * s->pool->geometry.page_bytes;
-    for (const far_slab *slab = far_slab_in(b, NULL); slab; slab = far_slab_in(b, slab))
-        bytes += (slab->stored + (slab->objects - slab->carved)) * slab->class->size;
-    return bytes;
+/* With the store's lock held, returns whether the block has free pages or objects in the store. */
+static bool has_room(const far_owned_block *b) {
+    bool any = b->free_pages != 0;
+    for (const far_slab *slab = far_slab_in(b, NULL); slab && !any; slab = far_slab_in(b, slab))
+        any = slab->stored > 0 || slab->carved < slab->objects;
+    return any;
 }
 
 
@@ -380,40 +447,16 @@ static bool has_unlisted_slab(const far_owned_block *b, const far_catalog_view *
 }
 
 
-static bool mark_headroom_block(far_store *s, far_class *class, uint64_t item, void *ctx) {
-    (void)class, (void)ctx;
-    far_owned_block *b = far_owned_block_at(s, far_item_addr(item));
-    if (b)
-        b->has_headroom = true;
-    return true;
-}
-
-
-/* Marks the blocks that contain an object reserved for updates. If `any` is false, it clears the marks of all blocks.
- * If a session uses and replaces its reserved object between this call and the choice of blocks, the new object may be
- * released with its block; the next update of that session then has to find memory like any other operation. */
-static void mark_headroom_blocks(far_store *s, bool any) {
-    pthread_mutex_lock(&s->lock);
-    for (far_owned_block *b = far_owned_block_next(s, NULL); b; b = far_owned_block_next(s, b))
-        b->has_headroom = false;
-    pthread_mutex_unlock(&s->lock);
-    if (any)
-        far_store_visit(s, &(far_visit){.headroom = mark_headroom_block});
-}
-
-
 /* Chooses the blocks that are released and removes them from the store. The caller keeps its pin from reading the
  * catalog until the blocks are orphans. A handle that drops a listed index later examines the orphans after that pin
  * has ended, so its examination includes these blocks. Slabs of indexes that are not listed now are freed by this
  * handle (pool/gc/dropped.c). If the handle is being closed, a collection frees these slabs. */
 static void choose_blocks(far_store *s, far_release_scope which, const far_catalog_view *view, release_batch *g) {
     pthread_mutex_lock(&s->lock);
-    const uint64_t room = s->release_any_block ? 1 : s->pool->geometry.block_bytes / ROOM_SHARE;
     for (far_owned_block *b = far_owned_block_next(s, NULL), *next; b && g->count < RELEASED_MAX; b = next) {
         next = far_owned_block_next(s, b);
         bool unlisted = has_unlisted_slab(b, view);
-        if (b->session_owned > 0 || b->has_headroom ||
-            (which == FAR_RELEASE_WITH_ROOM && count_free_bytes(s, b) < room) ||
+        if (b->session_owned > 0 || (which == FAR_RELEASE_WITH_ROOM && !has_room(b)) ||
             (which != FAR_RELEASE_AT_CLOSE && unlisted))
             continue;
         /* the slab of an unlisted index may leak, because the handle that dropped the index may have examined the
@@ -455,28 +498,12 @@ static int turn_into_orphans(far_task *t, const release_batch *g) {
 }
 
 
-/* Returns whether an operation of this handle made the request to release blocks, or waits for the request. */
-static bool request_is_own(far_store *s) {
-    pthread_mutex_lock(&s->lock);
-    bool own = s->release_blocks && s->release_number == s->observed;
-    pthread_mutex_unlock(&s->lock);
-    return own;
-}
-
-
 /* Releases own blocks. First magazines are emptied and slabs that are entirely free are released, because both increase
- * the free space of the blocks. If another handle made the request, the objects reserved for updates are released too,
- * since a session that needs a reserved object again can make a request itself. If an operation of this handle made the
- * request, the reserved objects stay. Otherwise an insert of this handle could obtain, by a request, the objects that
- * it must leave in the magazines when it gathers memory (alloc.c). */
+ * the free space of the blocks. */
 int far_blocks_release(far_task *t, far_release_scope which) {
     far_store *s = far_store_of(t);
     assert(s->block_task == t && t->pin.epoch != 0);
-    bool spares = which == FAR_RELEASE_WITH_ROOM && request_is_own(s);
-    if (spares)
-        far_magazines_empty_to_headroom(s, NULL);
-    else
-        far_magazines_empty(s);
+    far_magazines_empty(s);
     int err = far_slabs_take_all_returned(t);
     if (err == 0)
         err = far_slabs_trim(t, true);
@@ -485,7 +512,6 @@ int far_blocks_release(far_task *t, far_release_scope which) {
         far_catalog_view view;
         release_batch g = {0};
         err = far_catalog_read(t, &view);
-        mark_headroom_blocks(s, spares);
         if (err == 0)
             choose_blocks(s, which, &view, &g);
         far_scratch_back(t, mark);

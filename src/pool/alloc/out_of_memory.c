@@ -1,9 +1,9 @@
 /* The out-of-memory path (far_run_out_of_memory), which an operation takes after it found no memory. Such operations,
- * of all sessions of the handle, wait for a latch and are retried one after the other. The task that holds the latch
- * requests that all handles release blocks with free space (a request with `release_blocks`), waits until they have
- * acknowledged it, and retries its operation. If memory may have leaked, it also runs a collection. The operation
- * finally fails with FAR_ERR_NO_MEMORY when two rounds in a row have freed nothing, or when a stalled client prevents
- * the epoch from advancing, because then the memory that waits for the epoch cannot be reused. */
+ * of all sessions of the handle, wait for a latch and are served one after the other. The task that holds the latch
+ * requests that all handles return memory and release blocks with free space (a request with `release_blocks`), waits
+ * until they have acknowledged it, runs a collection if memory may have leaked, and retries its operation once. If that
+ * fails, the operation fails with FAR_ERR_NO_MEMORY. If a stalled client prevents the epoch from advancing, so that the
+ * memory that waits for the epoch cannot be reused, the error names that client, or the client is evicted. */
 #include "base/error.h"
 #include "pool/alloc/store.h"
 #include "pool/epoch/stalled.h"
@@ -14,14 +14,13 @@
 #include <assert.h>
 #include <stdio.h>
 
-#define ROUNDS_MAX 8 /* largest number of rounds for one operation */
 /* a request for blocks that was observed at most this many epochs ago serves this handle too */
-#define JOIN_EPOCHS      4
-
-
-void far_memory_note_freed(far_store *s) {
-    atomic_fetch_add_explicit(&s->free_events, 1, memory_order_relaxed);
-}
+#define JOIN_EPOCHS 4
+/* largest number of rounds with a request that another handle made or replaced; a round with an own request follows */
+#define SHARED_ROUNDS 8
+/* After a search without success, inserts search again after this many epochs even if the handles hold no more free
+ * memory than before, because free memory may be in no handle. */
+#define REFUSED_EPOCHS 64
 
 
 /* ---- Requesting blocks ---- */
@@ -39,31 +38,26 @@ static int do_housekeeping_and_pause(far_task *t) {
 }
 
 
+typedef struct block_request {
+    bool may_join; /* a request of another handle may be joined */
+    bool joined;
+    uint32_t number;
+} block_request;
+
+
 /* A function for far_request_change that makes a request to release blocks, or joins one that another handle made a
- * short time ago. The acknowledgements of the joined request serve this handle too. Returns 1 if it joins a request.
- * Sets *ctx to the number of the request. */
+ * short time ago. Returns 1 if it joins a request. */
 static int set_release_request(far_task *t, far_request *r, void *ctx) {
     far_store *s = far_store_of(t);
+    block_request *wanted = ctx;
     pthread_mutex_lock(&s->lock);
-    bool fresh = r->number != s->observed || far_epoch_known(t) - s->observed_epoch < JOIN_EPOCHS,
-         /* the request for which this handle has waited already did not free enough memory, so it is not joined */
-        join = r->release_blocks && fresh && r->number != s->release_number;
+    bool fresh = r->number != s->observed || far_epoch_known(t) - s->observed_epoch < JOIN_EPOCHS;
     pthread_mutex_unlock(&s->lock);
-    r->number = join ? r->number : far_number_next(r->number);
+    wanted->joined = wanted->may_join && r->release_blocks && fresh;
+    r->number = wanted->joined ? r->number : far_number_next(r->number);
     r->release_blocks = true;
-    *(uint32_t *)ctx = r->number;
-    return join;
-}
-
-
-static int request_block_release(far_task *t, uint32_t *number) {
-    far_store *s = far_store_of(t);
-    far_request made;
-    int err = far_request_change(t, set_release_request, number, &made);
-    pthread_mutex_lock(&s->lock);
-    s->release_number = err < 0 ? s->release_number : *number;
-    pthread_mutex_unlock(&s->lock);
-    return err < 0 ? err : 0;
+    wanted->number = r->number;
+    return wanted->joined;
 }
 
 
@@ -89,9 +83,9 @@ static int wait_for_collection(far_task *t) {
 }
 
 
-/* Returns 1 if this function ran a collection or another handle ran one, because a collection may have freed memory;
- * otherwise 0 or an error. A collection is needed if memory may have leaked. Failed clients, including ones that were
- * not detected yet, may hold much memory. */
+/* Runs a collection, or waits for the one of another handle, if memory may have leaked. Failed clients, including ones
+ * that were not detected yet, may hold much memory. If the collection fails, for example because an index is damaged,
+ * the operation is retried nevertheless. Returns 0 or an error of this session. */
 static int collect_leaked(far_task *t) {
     far_collect_result result;
     int err = far_clients_check_liveness(t);
@@ -105,10 +99,7 @@ static int collect_leaked(far_task *t) {
     t->pin_sparing = FAR_SPARE_PINS;
     if (t->session->lost)
         return t->session->lost;
-    if (err == FAR_ERR_BUSY && (err = wait_for_collection(t)) < 0)
-        return err;
-    /* 0 if the collection failed, for example because an index is damaged; another one would fail too */
-    return err == 0;
+    return err == FAR_ERR_BUSY ? wait_for_collection(t) : 0;
 }
 
 
@@ -125,23 +116,31 @@ static int read_whether_superseded(far_task *t, uint32_t number) {
 }
 
 
-/* Executes one round, which requests blocks and waits for all acknowledgements. Returns 1 if the request was
- * superseded, so that perhaps not all handles have observed it. */
-static int request_and_wait_for_blocks(far_task *t) {
-    uint32_t number;
+/* The result of a request for blocks. */
+typedef enum {
+    ACKNOWLEDGED, /* all handles have given everything that they held free when this task made the request */
+    SHARED,       /* the request was made by another handle or superseded, so perhaps not all handles have done so */
+    LATE          /* a handle did not acknowledge the request in time */
+} request_result;
+
+
+/* Requests blocks and waits for all acknowledgements. Returns a request_result or an error. */
+static int request_and_wait_for_blocks(far_task *t, bool may_join) {
+    block_request r = {.may_join = may_join};
+    far_request made;
     /* taking a pin makes this handle active, so that it observes and acknowledges the request too */
     int err = far_pin_take(t);
     far_pin_drop(t);
     far_point(t, "out_of_memory:request_blocks");
     if (err == 0)
-        err = request_block_release(t, &number);
-    if (err == 0)
-        err = far_request_wait(t, number, memory_wait(t));
-    /* a request that was not acknowledged in time is not repeated */
-    int superseded = err == 0 ? read_whether_superseded(t, number) : 0;
+        err = far_request_change(t, set_release_request, &r, &made);
+    if (err >= 0)
+        err = far_request_wait(t, r.number, memory_wait(t));
+    int superseded = err == 0 ? read_whether_superseded(t, r.number) : 0;
+    request_result result = err == 1 ? LATE : superseded > 0 || r.joined ? SHARED : ACKNOWLEDGED;
     if (err >= 0)
         err = superseded < 0 ? superseded : do_housekeeping_and_pause(t);
-    return err < 0 ? err : superseded;
+    return err < 0 ? err : (int)result;
 }
 
 
@@ -164,27 +163,34 @@ static void abandon_attempt(far_task *t) {
 }
 
 
-/* Returns whether nothing became free since the last search for memory failed, and nothing that is retired or leaked
- * can become free. */
-static bool pool_is_exhausted(far_task *t, const far_handle_usage *o) {
-    const far_store *s = far_store_of(t);
-    return o->free_events == s->exhausted_at && o->retired_bytes == 0 && !far_collection_was_requested(s->pool);
+/* ---- Refusals ---- */
+
+/* Reads how much memory all handles hold free or retired, and the loss counter. Free pages of this handle count too,
+ * because the amount must not grow when an update turns pages into a slab. */
+static int read_prospect(far_task *t, far_prospect *p) {
+    far_store *s = far_store_of(t);
+    far_handle_usage sum = {0};
+    uint64_t pages = 0;
+    int err = far_handle_usage_sum(t, &sum);
+    pthread_mutex_lock(&s->lock);
+    for (unsigned n = 0; n < s->pool->geometry.nodes; n++)
+        pages += s->headroom[n].free_pages;
+    pthread_mutex_unlock(&s->lock);
+    p->bytes = sum.free_bytes + sum.retired_bytes + pages * s->pool->geometry.page_bytes;
+    return err < 0 ? err : far_read_word(t, far_addr_make(0, FAR_SUPER_LOSSES), &p->losses);
 }
 
 
-/* Returns 1 if pool_is_exhausted holds and accounts for all memory that was freed before this call. Other handles
- * publish what they freed at the next epoch, so the answer is certain after two epochs. */
-static int confirm_exhausted(far_task *t, far_handle_usage *o) {
+/* Returns 1 if a search for memory would fail like the last one: since then no memory has leaked, and the handles have
+ * not gained as much free or retired memory as the operation needs. A delete adds such memory, an update does not. Other
+ * handles publish at their next tick what they gained. An operation that may use the headroom searches nevertheless. */
+static int check_refused(far_task *t) {
     const far_store *s = far_store_of(t);
-    unsigned returned = atomic_load_explicit(&s->free_events, memory_order_relaxed);
-    int err = far_handle_usage_sum(t, o);
-    if (err < 0 || !pool_is_exhausted(t, o))
-        return err;
-    err = far_wait_epochs_until(t, 2, far_now(t) + memory_wait(t));
-    if (err >= 0)
-        err = far_handle_usage_sum(t, o);
-    return err < 0 ? err
-                   : pool_is_exhausted(t, o) && atomic_load_explicit(&s->free_events, memory_order_relaxed) == returned;
+    far_prospect now;
+    if (t->missed_bytes == 0 || s->refused_epoch == 0 || far_epoch_known(t) - s->refused_epoch >= REFUSED_EPOCHS)
+        return 0;
+    int err = read_prospect(t, &now);
+    return err < 0 ? err : now.bytes < s->refused.bytes + t->missed_bytes && now.losses == s->refused.losses;
 }
 
 
@@ -201,7 +207,7 @@ static int find_same_staller(far_task *t, far_stalled_client *b) {
 }
 
 
-/* Called when all rounds were without success. Records `epoch` if it does not advance, so that later operations do not
+/* Called when a search was without success. Records `epoch` if it does not advance, so that later operations do not
  * wait for that epoch again. */
 static void record_stalled_epoch(far_task *t, uint64_t epoch, uint64_t since) {
     far_store *s = far_store_of(t);
@@ -225,66 +231,56 @@ static int fail_naming_staller(far_task *t, const far_stalled_client *b) {
 }
 
 
-/* Retries the operation in rounds. The caller holds the latch. Returns the result of the last attempt. */
-static int retry_in_rounds(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
+/* Searches for memory and retries the operation. The caller holds the latch. Returns the result of the operation. */
+static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
     far_store *s = far_store_of(t);
-    far_handle_usage before, after;
     /* the epoch at the beginning of the last round, and the time at which the epoch last advanced */
     uint64_t epoch = 0, since = 0;
+    far_prospect before = {0};
+    int result = SHARED;
     assert(far_latch_is_held(t, FAR_LATCH_OUT_OF_MEMORY));
-    int err = confirm_exhausted(t, &before);
-    unsigned failed_rounds = 0;
-    bool collected = false;
-    if (err == 1)
-        return FAR_ERR_NO_MEMORY;
-    for (unsigned round = 0; err == 0 && round < ROUNDS_MAX && failed_rounds < 2; round++) {
-        unsigned returned = atomic_load_explicit(&s->free_events, memory_order_relaxed);
+    s->refused_epoch = 0;
+    for (unsigned round = 0; result == SHARED && round <= SHARED_ROUNDS; round++) {
         if (far_epoch_known(t) != epoch)
             since = far_now(t);
         epoch = far_epoch_known(t);
-        int superseded = request_and_wait_for_blocks(t);
-        if (superseded < 0)
-            return superseded;
+        int err = read_prospect(t, &before);
+        if (err == 0)
+            err = result = request_and_wait_for_blocks(t, round == 0);
+        if (err >= 0)
+            err = collect_leaked(t);
+        if (err < 0)
+            return err;
+        far_store_search_again(t);
         far_count_retry(t);
         far_progress_reset(t); /* the task waits for memory, so its lack of progress elsewhere does not count */
         t->background = background;
         err = run_again(t, run, arg);
         t->background = true;
-        if (err != FAR_ERR_NO_MEMORY) {
-            s->exhausted_at = 0;
+        if (err != FAR_ERR_NO_MEMORY)
             return err;
-        }
         abandon_attempt(t);
-        if ((err = far_handle_usage_sum(t, &after)) < 0)
-            return err;
-        bool memory_freed = atomic_load_explicit(&s->free_events, memory_order_relaxed) != returned ||
-                            after.free_events != before.free_events;
-        failed_rounds = memory_freed || superseded ? failed_rounds : failed_rounds + 1;
-        before = after;
-        if (!collected && (!memory_freed || round > 0)) {
-            collected = true;
-            if ((err = collect_leaked(t)) < 0)
-                return err;
-            failed_rounds = err ? 0 : failed_rounds;
-            err = 0;
-        }
     }
-    if (err < 0)
-        return err;
-    s->exhausted_at = before.free_events;
     record_stalled_epoch(t, epoch, since);
+    if (result == ACKNOWLEDGED) {
+        s->refused_epoch = far_epoch_known(t);
+        s->refused = before;
+    }
     return FAR_ERR_NO_MEMORY;
 }
 
 
-/* Retries the operation like retry_in_rounds, but while a stalled client holds up the epoch, only the first operation
+/* Retries the operation like search_and_retry, but while a stalled client holds up the epoch, only the first operation
  * retries; later ones fail at once. If the options permit it, the stalled client is evicted and the operation is
  * retried. */
 static int retry_unless_stalled(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
     far_stalled_client b;
     int stalled = find_same_staller(t, &b), err = FAR_ERR_NO_MEMORY;
+    int refused = stalled == 0 ? check_refused(t) : 0;
+    if (refused != 0)
+        return refused < 0 ? refused : err;
     if (stalled == 0) {
-        err = retry_in_rounds(t, run, arg, background);
+        err = search_and_retry(t, run, arg, background);
         stalled = err == FAR_ERR_NO_MEMORY ? find_same_staller(t, &b) : 0;
     }
     if (stalled <= 0)
@@ -294,7 +290,7 @@ static int retry_unless_stalled(far_task *t, int (*run)(far_task *t, void *arg),
     int ended = far_stalled_client_evict(t, &b);
     if (ended < 0) /* the client cannot be evicted, which is an error of this session only if the session is lost */
         return t->session->lost ? ended : fail_naming_staller(t, &b);
-    return retry_in_rounds(t, run, arg, background);
+    return search_and_retry(t, run, arg, background);
 }
 
 

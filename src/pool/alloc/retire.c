@@ -292,7 +292,7 @@ static unsigned reclaim_batch(far_store *s, far_memory *m, uint64_t epoch) {
 /* Frees a batch per session at a time, so that other threads get the locks in between. */
 void far_reclaim_all(far_task *t) {
     far_store *s = far_store_of(t);
-    unsigned total = 0, count;
+    unsigned count;
     do {
         count = 0;
         pthread_mutex_lock(&s->sessions_lock);
@@ -302,10 +302,7 @@ void far_reclaim_all(far_task *t) {
             far_mutex_unlock(&m->lock);
         }
         pthread_mutex_unlock(&s->sessions_lock);
-        total += count;
     } while (count > 0);
-    if (total > 0)
-        far_memory_note_freed(s);
 }
 
 
@@ -313,8 +310,6 @@ int far_reclaim_session(far_task *t, far_memory *m) {
     far_mutex_lock(&m->lock);
     unsigned count = reclaim_batch(m->store, m, far_epoch_known(t));
     far_mutex_unlock(&m->lock);
-    if (count > 0)
-        far_memory_note_freed(m->store);
     return (int)count;
 }
 
@@ -355,6 +350,5 @@ int far_returns_flush(far_task *t) {
      * were not set */
     if (err < 0)
         atomic_store_explicit(&s->collection_due, true, memory_order_relaxed);
-    far_memory_note_freed(s);
     return err;
 }

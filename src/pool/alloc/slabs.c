@@ -343,7 +343,10 @@ static int free_empty_blocks(far_task *t) {
                             : far_fail(FAR_ERR_CORRUPT,
                                        "block %u of node %u: its entry does not name this client as the owner any more",
                                        id.index, id.node);
-        far_memory_note_freed(s);
+        s->full_epoch[id.node] = 0;
+        pthread_mutex_lock(&s->lock);
+        far_headroom_set_free_blocks(s, id.node, s->headroom[id.node].free_blocks + 1);
+        pthread_mutex_unlock(&s->lock);
     }
 }
 
@@ -387,7 +390,6 @@ int far_slabs_trim(far_task *t, bool all) {
         int err = far_slab_release(t, base, false);
         if (err < 0)
             return err;
-        far_memory_note_freed(s);
     }
     return free_empty_blocks(t);
 }

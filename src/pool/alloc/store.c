@@ -118,6 +118,7 @@ static __attribute__((unused)) bool free_pages_have_no_slab(const far_owned_bloc
 void far_owned_block_set_free_pages(far_store *s, far_owned_block *b, uint64_t free_pages) {
     assert(free_pages_have_no_slab(b, free_pages));
     bool moves = (b->free_pages == 0) != (free_pages == 0);
+    far_headroom_count_pages(s, b->id.node, b->free_pages, free_pages);
     b->free_pages = free_pages;
     if (moves) {
         unlink_block(b);
@@ -144,6 +145,7 @@ far_owned_block *far_owned_block_add(far_store *s, far_block_id id, bool used, u
     assert(!far_owned_block_at(s, far_block_base(store_geometry(s), id))); /* no block is owned twice */
     link_block(s, b);
     s->block_count++;
+    far_headroom_count_pages(s, id.node, 0, UINT64_MAX);
     atomic_store_explicit(&s->owned_blocks[far_block_number(store_geometry(s), id)], b, memory_order_release);
     return b;
 }
@@ -156,6 +158,7 @@ void far_owned_block_remove(far_store *s, far_owned_block *b) {
     atomic_store_explicit(&s->owned_blocks[far_block_number(store_geometry(s), b->id)], NULL, memory_order_release);
     unlink_block(b);
     s->block_count--;
+    far_headroom_count_pages(s, b->id.node, b->free_pages, 0);
     free(b);
 }
 
@@ -186,6 +189,21 @@ far_slab *far_slab_next(const far_store *s, const far_slab *previous) {
     while (!slab && b && (b = far_owned_block_next(s, b)))
         slab = far_slab_in(b, NULL);
     return slab;
+}
+
+
+/* Counts `objects` more objects of the slab as in the store. */
+static void count_stored(far_store *s, far_slab *slab, uint64_t objects) {
+    s->store_bytes += objects * slab->class->size;
+    slab->class->on_node[slab->block->id.node].stored += objects;
+}
+
+
+static void count_not_stored(far_store *s, far_slab *slab, uint64_t objects) {
+    far_class_on_node *shelf = &slab->class->on_node[slab->block->id.node];
+    assert(s->store_bytes >= objects * slab->class->size && shelf->stored >= objects);
+    s->store_bytes -= objects * slab->class->size;
+    shelf->stored -= objects;
 }
 
 
@@ -235,7 +253,7 @@ far_slab *far_slab_add(far_store *s, far_owned_block *block, unsigned page, unsi
     for (unsigned p = page; p < page + pages; p++)
         block->slab[p] = slab;
     far_owned_block_set_free_pages(s, block, block->free_pages & ~far_page_mask(page, pages));
-    s->store_bytes += objects * class->size;
+    count_stored(s, slab, objects);
     /* An adopted block may contain slabs of a dropped index, and an operation that was running when the index was dropped
      * may cut a new one. The next tick then compares the slabs with the catalog again (pool/gc/dropped.c). */
     if (far_class_index_is_gone(class))
@@ -248,7 +266,7 @@ void far_slab_remove(far_store *s, far_slab *slab) {
     far_class_on_node *shelf = &slab->class->on_node[slab->block->id.node];
     assert(shelf->slab_count > 0 && *slab->link == slab);
     assert(slab->stored <= slab->carved && slab->carved <= slab->objects);
-    s->store_bytes -= (slab->stored + (slab->objects - slab->carved)) * slab->class->size;
+    count_not_stored(s, slab, slab->stored + (slab->objects - slab->carved));
     slab->carved = slab->objects;
     slab->stored = 0;
     update_open_list(slab);
@@ -271,7 +289,7 @@ bool far_owned_block_load_slabs(far_store *s, far_owned_block *block, const uint
         far_slab *slab = !class ? NULL : far_slab_add(s, block, p, page.pages, class);
         if (!slab)
             return false;
-        s->store_bytes -= slab->objects * class->size;
+        count_not_stored(s, slab, slab->objects);
         slab->carved = slab->objects;
         update_open_list(slab);
         p += page.pages - 1;
@@ -336,7 +354,7 @@ void far_store_withdraw(far_store *s, far_slab *slab, uint32_t number) {
     assert(slab->stored > 0 && slab->in_store[number / 64] >> number % 64 & 1);
     slab->in_store[number / 64] &= ~(1ull << number % 64);
     slab->stored--;
-    s->store_bytes -= slab->class->size;
+    count_not_stored(s, slab, 1);
     update_open_list(slab);
     s->invalid_free = (far_slab_base(s, slab) + number * slab->class->size) | 1;
 }
@@ -348,7 +366,7 @@ static void add_own_object(far_store *s, far_slab *slab, uint32_t number) {
     slab->in_store[number / 64] |= bit;
     slab->stored++;
     slab->idle_ticks = 0;
-    s->store_bytes += slab->class->size;
+    count_stored(s, slab, 1);
     update_open_list(slab);
     if (far_slab_is_free(slab))
         atomic_store_explicit(&s->trim_due, true, memory_order_relaxed);
@@ -432,8 +450,8 @@ static unsigned take_own(far_store *s, far_slab *slab, unsigned wanted, uint64_t
         items[taken++] = base + take_first_stored(slab) * size;
     while (taken < wanted && slab->carved < slab->objects)
         items[taken++] = (base + slab->carved++ * size) | flags;
-    assert(taken > 0 && s->store_bytes >= taken * size);
-    s->store_bytes -= taken * size;
+    assert(taken > 0);
+    count_not_stored(s, slab, taken);
     slab->idle_ticks = 0;
     for (unsigned i = 0; i < taken && far_sweep_is_pending(s); i++)
         far_store_set_black(s, far_item_addr(items[i]));
@@ -501,29 +519,22 @@ far_bin *far_bin_look_up(far_memory *m, far_index *index, unsigned type, uint64_
 }
 
 
-/* Calls the callbacks for the objects in the magazines of one bin. The object reserved for updates is the first one in
- * the first magazine that is not empty, because magazines are stacks: it is handed out last. */
+/* Calls the callback for the objects in the magazines of one bin. */
 static void visit_magazines(far_store *s, far_memory *m, far_bin *b, const far_visit *v) {
-    bool holds_back = v->headroom && far_class_is_swapped(b->class) && far_class_index(b->class);
     for (unsigned n = 0; n < store_geometry(s)->nodes; n++) {
         far_items *list = &b->magazine[n];
-        bool last_too = holds_back && list->count > 0;
-        for (uint32_t at = list->count; at-- > 0;) {
-            bool (*stays)(far_store *, far_class *, uint64_t, void *) =
-                last_too && at == 0 ? v->headroom : v->in_magazine;
-            if (stays && !stays(s, b->class, list->items[at], v->ctx)) {
+        for (uint32_t at = list->count; at-- > 0;)
+            if (!v->in_magazine(s, b->class, list->items[at], v->ctx)) {
                 assert(m->magazine_bytes >= b->class->size);
                 list->items[at] = list->items[--list->count];
                 m->magazine_bytes -= b->class->size;
             }
-        }
-        holds_back = holds_back && !last_too;
     }
 }
 
 
 void far_memory_visit(far_store *s, far_memory *m, const far_visit *v) {
-    for (unsigned i = 0; (v->in_magazine || v->headroom) && i < FAR_BINS; i++)
+    for (unsigned i = 0; v->in_magazine && i < FAR_BINS; i++)
         for (far_bin *b = m->bins[i]; b; b = b->next)
             visit_magazines(s, m, b, v);
     if (v->retired)
@@ -577,16 +588,6 @@ bool far_item_to_store(far_store *s, far_class *class, uint64_t item, void *ctx)
 
 void far_magazines_empty(far_store *s) {
     far_store_visit(s, &(far_visit){.in_magazine = far_item_to_store});
-}
-
-
-static bool keep_headroom(far_store *s, far_class *class, uint64_t item, void *ctx) {
-    return class != ctx || far_item_to_store(s, class, item, NULL);
-}
-
-
-void far_magazines_empty_to_headroom(far_store *s, far_class *all) {
-    far_store_visit(s, &(far_visit){.in_magazine = far_item_to_store, .headroom = keep_headroom, .ctx = all});
 }
 
 

@@ -14,8 +14,7 @@
  *     pending return  a free remote object that this handle must still return
  *     black           an own object that this handle had in use or in a list after it observed the current collection;
  *                     the sweep phase of that collection does not free it
- *     headroom        (update headroom) the last free object of a class in the magazines of a session, reserved for
- *                     updates
+ *     headroom        the last free blocks of a memory node, which inserts may not take (headroom.c)
  *     session-owned   an own object that only one session may use until it frees it (session_owned.c)
  *
  * Lock order: far_store.sessions_lock, then far_memory.lock of a session, then far_store.lock. No lock is held across a
@@ -35,7 +34,7 @@
 
 /* An item is an entry in a list of objects. It consists of the object's address and of these flags in the upper bits.
  */
-#define FAR_ITEM_ZERO  (1ull << 63) /* all bytes of the object are zero */
+#define FAR_ITEM_ZERO (1ull << 63) /* all bytes of the object are zero */
 /* the memory of the object was never used before, so all its bytes are zero; FAR_ITEM_ZERO is set too */
 #define FAR_ITEM_FRESH (1ull << 62)
 
@@ -59,8 +58,8 @@ typedef struct far_slab far_slab;
 struct far_slab {
     far_owned_block *block;
     far_class *class;
-    uint8_t page, pages;      /* the first page of the slab within its block, and the number of its pages */
-    uint32_t objects;         /* number of objects that fit into the slab */
+    uint8_t page, pages; /* the first page of the slab within its block, and the number of its pages */
+    uint32_t objects;    /* number of objects that fit into the slab */
     /* number of objects that were handed out at least once; objects with this number or a higher one were never handed
      * out, count as in the store, and are all zero */
     uint32_t carved;
@@ -80,6 +79,10 @@ typedef struct far_class_on_node {
     far_slab *slabs; /* all own slabs of the class on this node */
     far_slab *open;  /* list of the slabs with objects in the store */
     uint32_t slab_count;
+    uint64_t stored; /* number of objects in the store */
+    /* number of slabs of the class that fit into the free pages of own blocks, and the value of
+     * far_headroom.page_changes for which they were counted (headroom.c) */
+    uint64_t slabs_that_fit, pages_counted;
     far_items remote; /* free remote objects that any session of this handle may reuse */
 } far_class_on_node;
 
@@ -104,8 +107,6 @@ struct far_owned_block {
     uint32_t stamp; /* the last collection for which nothing in this block remains to be swept */
     /* number of session-owned objects in the block; the block is not released while there are any */
     uint32_t session_owned;
-    /* the block contains an object that is reserved for updates, so it is not released now (exchange.c) */
-    bool has_headroom;
     uint64_t free_pages;             /* one bit per page, set if the page is free */
     far_slab *slab[FAR_BLOCK_PAGES]; /* the slab that contains the page, or NULL */
     far_owned_block *next, **link;   /* links of one of the two lists far_store.blocks */
@@ -153,8 +154,6 @@ typedef struct far_bin {
 typedef struct far_session_owned {
     uint64_t item;
     far_class *class;
-    /* true: held unused for the reserve of its index; false: the object was allocated with FAR_ALLOC_SESSION_OWNED */
-    bool reserve;
 } far_session_owned;
 
 /* An entry of a session's lookup cache: the bin that serves an index, a type and a size as callers request them. The
@@ -165,12 +164,6 @@ typedef struct far_recent {
     unsigned type;
     far_bin *bin; /* NULL if the entry is empty */
 } far_recent;
-
-/* The state of a session's reserve for one index (session_owned.c). */
-struct far_reserve_state {
-    uint32_t uid;
-    bool complete; /* true if the session holds all objects that the index kind declares */
-};
 
 #define FAR_BINS             64 /* buckets of the hash tables of classes and bins */
 #define FAR_RECENT           16 /* entries of the lookup cache */
@@ -196,22 +189,29 @@ typedef struct far_memory {
     uint64_t epoch_requested;       /* the epoch in which this session last requested the next epoch */
     uint64_t retired_since_request; /* bytes that this session has retired since that request */
 
-    /* Session-owned objects and reserves */
     far_session_owned *session_owned;
     uint32_t session_owned_count;
-    uint32_t reserve_objects; /* number of the session-owned objects that are held for reserves */
-    /* one entry for each index with a reserve that this session has written to */
-    struct far_reserve_state *reserve_states;
-    uint32_t reserve_state_count;
-    far_task *filler; /* the task that is filling a reserve now, or NULL */
 } far_memory;
 
 /* The summary of its memory that a handle publishes in its registry entry (pool/format/clients.h). */
 typedef struct far_handle_usage {
     uint64_t free_bytes, retired_bytes;
-    uint64_t settled;     /* the last swept collection and the bytes found leaked, packed by far_swept_pack */
-    uint64_t free_events; /* value of far_store.free_events when the summary was made */
+    uint64_t settled; /* the last swept collection and the bytes found leaked, packed by far_swept_pack */
 } far_handle_usage;
+
+/* What the handle knows of the free memory of one memory node (headroom.c). Protected by the store's lock. */
+typedef struct far_headroom {
+    uint32_t blocks;       /* the size of the headroom in blocks */
+    uint32_t free_blocks;  /* number of free blocks that the last search of the block table found */
+    uint64_t free_pages;   /* number of free pages in own blocks */
+    uint64_t page_changes; /* number of changes of the free pages, plus 1 */
+} far_headroom;
+
+/* Amounts that grow when a search for memory may succeed that failed before (out_of_memory.c). */
+typedef struct far_prospect {
+    uint64_t bytes;  /* bytes that all handles hold free or retired, and bytes of free pages in own blocks */
+    uint64_t losses; /* the loss counter */
+} far_prospect;
 
 /* Copies of words of the superblock, as a tick of this handle last read them. Read without a lock. */
 typedef struct far_superblock_copy {
@@ -239,6 +239,8 @@ typedef struct far_store {
     /* two lists, [0] of the blocks with free pages and [1] of the blocks without free pages */
     far_owned_block *blocks[2];
     uint32_t block_count;
+    far_headroom *headroom; /* per memory node */
+    atomic_bool is_scarce;  /* true if some node has no more free blocks than its headroom; written under the lock */
     /* address, with the lowest bit set, of an object that was freed although no object in use starts there, or that is
      * still in use; 0 if there was none since the last check */
     far_addr invalid_free;
@@ -256,20 +258,17 @@ typedef struct far_store {
     unsigned next_node;      /* memory node for the next slab that may be on any node */
     uint32_t *free_from;     /* per memory node, the index of the block where the search for free blocks begins */
     uint64_t gathered_epoch; /* epoch in which alloc.c last gathered all free memory that it could find */
-    uint64_t *full_epoch;    /* per memory node, the last epoch in which no free block was found there */
+    /* per memory node, the last epoch in which no block was found there, apart from the headroom */
+    uint64_t *full_epoch;
 
     /* The request that this handle observed last (pool/gc/request.c). */
-    uint32_t observed;       /* number of the last observed request */
+    uint32_t observed; /* number of the last observed request */
     /* pins up to this epoch may hold remote objects that they got before the handle observed the request */
     uint64_t observed_epoch;
     bool walk;         /* true while a mark phase may be in progress, so that no remote object may be handed out */
     bool missed_sweep; /* true if a collection was not swept here before the next one was observed */
     uint32_t released_for;      /* number of the last request for which blocks were released */
     bool release_blocks;        /* the request demands that handles release blocks with free space */
-    /* true if the previous request to release blocks did not free enough memory, so that blocks with any free space
-     * must be released */
-    bool release_any_block;
-    uint64_t release_epoch; /* observed_epoch of the last request with release_blocks; 0 if there was none */
 
     /* Copies of words that are published in far memory */
     far_superblock_copy superblock;
@@ -291,15 +290,13 @@ typedef struct far_store {
     /* Collection */
     /* true while a task of this handle runs a collection, or briefly prevents other tasks from starting one */
     atomic_bool collecting;
-    uint64_t marks_max;     /* most bytes of local memory for mark bitmaps; a larger pool is collected in parts */
+    uint64_t marks_max; /* most bytes of local memory for mark bitmaps; a larger pool is collected in parts */
 
     /* Out-of-memory path (out_of_memory.c); written by the task that holds FAR_LATCH_OUT_OF_MEMORY. */
-    atomic_uint free_events; /* counts events that made memory free in this handle; any thread adds to it */
-    /* sum of the free events of all handles when the last search for memory failed; 0 if it succeeded */
-    uint64_t exhausted_at;
-    uint32_t release_number; /* number of the last request for blocks that this handle made or waited for */
-    uint64_t stalled_epoch;  /* the epoch that another client prevented from advancing when no memory was found */
-    uint64_t stalled_since;  /* time since which stalled_epoch has not advanced */
+    uint64_t refused_epoch; /* epoch in which the last search for memory failed; 0 if it succeeded or was incomplete */
+    far_prospect refused;   /* the prospect of free memory when that search began */
+    uint64_t stalled_epoch; /* the epoch that another client prevented from advancing when no memory was found */
+    uint64_t stalled_since; /* time since which stalled_epoch has not advanced */
 } far_store;
 
 extern const far_type far_pool_type; /* the type of the pool's own objects, which belong to no index */
@@ -390,14 +387,6 @@ static inline const far_type *far_class_info(const far_class *class) {
 }
 
 
-/* Returns whether updates replace objects of this class, so that each session reserves its last free one for updates.
- */
-static inline bool far_class_is_swapped(const far_class *class) {
-    const far_type *info = far_class_info(class);
-    return info && info->swapped;
-}
-
-
 static inline uint64_t far_page_mask(unsigned page, unsigned pages) {
     return (pages == 64 ? UINT64_MAX : ((1ull << pages) - 1)) << page;
 }
@@ -478,20 +467,17 @@ static inline far_bin *far_bin_get(far_memory *m, far_index *index, unsigned typ
 
 /* ---- Visits of all objects in the lists of sessions (store.c) ---- */
 
-/* Callbacks for far_store_visit; each may be NULL. in_magazine, headroom and retired return whether the object stays in
- * its list. All callbacks except `begin` run with the lock of the visited session and the lock of the store. */
+/* Callbacks for far_store_visit; each may be NULL. in_magazine and retired return whether the object stays in its list.
+ * All callbacks except `begin` run with the lock of the visited session and the lock of the store. */
 typedef struct far_visit {
     /* Runs before the other callbacks, with far_store.sessions_lock and far_store.lock. sessions_lock stays locked
      * during the whole visit. If `begin` returns false, the visit ends. */
     bool (*begin)(far_store *s, void *ctx);
     /* Called for each object in a magazine. */
     bool (*in_magazine)(far_store *s, far_class *class, uint64_t item, void *ctx);
-    /* Called instead of in_magazine for the one object of each class that the session reserves for updates, if the
-     * index is open in this handle. If `headroom` is NULL, in_magazine is called for the reserved object too. */
-    bool (*headroom)(far_store *s, far_class *class, uint64_t item, void *ctx);
     /* Called for each retired object. */
     bool (*retired)(far_store *s, const far_retired *item, void *ctx);
-    /* Called for each session-owned object, including the objects of reserves. */
+    /* Called for each session-owned object. */
     void (*session_owned)(far_store *s, const far_session_owned *object, void *ctx);
     void *ctx;
 } far_visit;
@@ -503,9 +489,6 @@ void far_memory_visit(far_store *s, far_memory *m, const far_visit *visit);
 bool far_item_to_store(far_store *s, far_class *c, uint64_t item, void *ctx);
 /* Moves all objects from the magazines of all sessions to the store. The caller holds no lock. */
 void far_magazines_empty(far_store *s);
-/* Moves the objects from all magazines to the store, except the objects that are reserved for updates. The reserved
- * objects of the class `all` are moved too. */
-void far_magazines_empty_to_headroom(far_store *s, far_class *all);
 /* Turns all objects in the lists of remote objects into pending returns. The caller holds the store's lock.
  */
 void far_remote_lists_queue_return(far_store *s);
@@ -546,9 +529,9 @@ int far_slabs_trim(far_task *t, bool all);
 
 /* ---- Blocks that change their owner; the caller is in the store, and has a pin (exchange.c) ---- */
 
-/* Takes free blocks of the node, or adopts an orphan that may have room for the class. Returns 1 if it got a block, 0
- * if there is none. */
-int far_block_acquire(far_task *t, far_class *class, unsigned node);
+/* Takes free blocks of the node, or adopts an orphan that may have room for the class. It takes a block of the headroom
+ * only if `from_headroom` is set. Returns 1 if it got a block, 0 if there is none. */
+int far_block_acquire(far_task *t, far_class *class, unsigned node, bool from_headroom);
 /* Adopts the orphan. Returns 1 if this handle owns the block now, 0 if another handle adopted it first. */
 int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry);
 /* Adopts the orphan like far_block_adopt, for a task that has a pin but is not in the store. */
@@ -613,24 +596,30 @@ bool far_retired_set_black(far_store *s, const far_retired *item, void *ctx);
 /* ---- upkeep.c ---- */
 
 /* Adds up the memory that all handles hold. For this handle the current amounts are used, for the others the published
- * ones. The sum of free_events changes whenever memory becomes free in another handle, or a handle joins or leaves. */
+ * ones. */
 int far_handle_usage_sum(far_task *t, far_handle_usage *sum);
 
-/* ---- out_of_memory.c ---- */
+/* ---- headroom.c ---- */
 
-/* Records that memory became free in this handle, or that this handle returned memory to the pool. */
-void far_memory_note_freed(far_store *s);
+/* Returns an array with the headroom of each node, or NULL if there is no local memory. */
+far_headroom *far_headroom_new(const far_geometry *g);
+/* Records that the free pages in own blocks of a node change from the first set to the second one. The caller holds the
+ * store's lock. */
+void far_headroom_count_pages(far_store *s, unsigned node, uint64_t before, uint64_t after);
+/* Records how many free blocks a search found on the node. The caller holds the store's lock. */
+void far_headroom_set_free_blocks(far_store *s, unsigned node, uint32_t count);
+/* Records that this handle has taken so many free blocks of the node. The caller holds the store's lock. */
+void far_headroom_count_taken(far_store *s, unsigned node, uint32_t count);
+/* Returns whether an operation that may not use the headroom may take an object of the class on the node. The caller
+ * holds both locks. */
+bool far_headroom_spares_object(far_memory *m, far_class *class, unsigned node);
+/* Returns whether the task may take an object of the class on the node. The caller holds no lock. */
+bool far_task_may_take(far_task *t, far_class *class, unsigned node);
 
 /* ---- Session-owned objects, under the lock of the session except where noted (session_owned.c) ---- */
 
-/* Returns whether the session holds the complete reserve of the index, or the index declares none. */
-bool far_reserve_is_full(far_memory *m, const far_index *index);
-/* Completes the session's reserve for the index. The caller holds no lock. */
-int far_reserve_fill(far_task *t, far_index *index);
-/* Takes an object from the reserve, on this node if `must` is set. Returns false if the reserve has none. */
-bool far_reserve_take(far_memory *m, far_class *class, unsigned node, bool must, uint64_t *item);
 /* Makes an own object session-owned. 1: done; 0: its block is not owned by this handle any more. */
-int far_session_own(far_memory *m, far_class *class, uint64_t item, bool reserve);
+int far_session_own(far_memory *m, far_class *class, uint64_t item);
 /* Ends the session's ownership of the object. The caller decides what happens with the object. */
 void far_session_owned_remove(far_memory *m, far_addr addr);
 /* Frees the session-owned objects of indexes that are not open here, or all session-owned objects. */
@@ -642,16 +631,18 @@ void far_session_owned_free_closed(far_store *s);
 
 /* Ends the session's ownership of an object that is being freed or retired, if it is session-owned. */
 static inline void far_session_owned_forget(far_memory *m, far_addr addr) {
-    if (m->session_owned_count > m->reserve_objects)
+    if (m->session_owned_count > 0)
         far_session_owned_remove(m, addr);
 }
 
 
 /* ---- alloc.c ---- */
 
+/* Makes the next allocations search everywhere, although a search in the same epoch found nothing. */
+void far_store_search_again(far_task *t);
+
 /* Allocates an object of the class, with verbs if needed. The object is on `node` if `must` is set; otherwise `node` is
- * only preferred. own_only excludes remote objects. The function neither fills nor uses a reserve, and does not zero
- * the object. */
+ * only preferred. own_only excludes remote objects. The function does not zero the object. */
 int far_alloc_item(far_task *t, far_class *class, unsigned node, bool must, bool own_only, uint64_t *item);
 
 #endif

@@ -73,6 +73,7 @@ static void free_store(far_store *s) {
     free(s->owned_blocks);
     free(s->free_from);
     free(s->full_epoch);
+    free(s->headroom);
     pthread_mutex_destroy(&s->sessions_lock);
     pthread_mutex_destroy(&s->lock);
     free(s);
@@ -98,11 +99,12 @@ int far_store_open(far_pool *pool) {
     s->owned_blocks = calloc(far_block_total(&pool->geometry), sizeof(*s->owned_blocks));
     s->free_from = calloc(pool->geometry.nodes, sizeof(*s->free_from));
     s->full_epoch = calloc(pool->geometry.nodes, sizeof(*s->full_epoch));
+    s->headroom = far_headroom_new(&pool->geometry);
     s->next_node = pool->team.own->id % pool->geometry.nodes;
     s->marks_max = MARKS_MAX;
     pthread_mutex_init(&s->sessions_lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
-    if (!s->owned_blocks || !s->free_from || !s->full_epoch) {
+    if (!s->owned_blocks || !s->free_from || !s->full_epoch || !s->headroom) {
         free_store(s);
         return far_fail(FAR_ERR_NO_MEMORY, "no local memory for the lists of a pool handle");
     }
@@ -159,7 +161,7 @@ void far_memory_close(far_session *session) {
     far_memory_visit(s, m, &(far_visit){.in_magazine = far_item_to_store});
     if (own_memory)
         far_queues_hand_over(m, own_memory);
-    assert(m->session_owned_count == 0 && m->reserve_objects == 0 && !m->filler);
+    assert(m->session_owned_count == 0);
     pthread_mutex_unlock(&s->lock);
     far_mutex_unlock(&m->lock);
     if (own_memory)
@@ -176,7 +178,6 @@ void far_memory_close(far_session *session) {
         }
     far_queues_free(m);
     free(m->session_owned);
-    free(m->reserve_states);
     free(m);
     session->memory = NULL;
 }

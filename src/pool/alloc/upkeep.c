@@ -21,7 +21,7 @@
 /* ---- Publishing ---- */
 
 static far_handle_usage measure_usage(far_store *s) {
-    far_handle_usage now = {.free_events = atomic_load_explicit(&s->free_events, memory_order_relaxed)};
+    far_handle_usage now = {0};
     pthread_mutex_lock(&s->sessions_lock);
     for (far_memory *m = s->sessions; m; m = m->next) {
         far_mutex_lock(&m->lock);
@@ -44,14 +44,13 @@ static int add_published_usage(far_task *t, void *ctx, unsigned id, const far_cl
         return 0;
     sum->free_bytes += client->free_bytes;
     sum->retired_bytes += client->retired_bytes;
-    sum->free_events += (client->returned + 1) * (2 * client->word + 1);
     return 0;
 }
 
 
 int far_handle_usage_sum(far_task *t, far_handle_usage *sum) {
     far_handle_usage own = measure_usage(far_store_of(t));
-    *sum = (far_handle_usage){.free_bytes = own.free_bytes, .retired_bytes = own.retired_bytes, .free_events = 1};
+    *sum = (far_handle_usage){.free_bytes = own.free_bytes, .retired_bytes = own.retired_bytes};
     return far_clients_each(t, add_published_usage, sum);
 }
 
@@ -71,7 +70,7 @@ static int publish_usage(far_task *t, bool at_once) {
     if (!due)
         return 0;
     far_write(t, entry + offsetof(far_client, free_bytes), &now.free_bytes, 16);
-    far_write(t, entry + offsetof(far_client, settled), &now.settled, 16);
+    far_write(t, entry + offsetof(far_client, settled), &now.settled, 8);
     int err = far_wait(t);
     pthread_mutex_lock(&s->lock);
     if (err == 0)

@@ -145,6 +145,7 @@ far_index *far_index_new(far_pool *pool, const far_index_kind *kind, const char 
     atomic_init(&index->operations, kind);
     index->pool = pool;
     index->uid = uid;
+    index->lenient = pool->options.salvage;
     snprintf(index->name, sizeof(index->name), "%s", name);
     return index;
 }

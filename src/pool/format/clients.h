@@ -12,7 +12,7 @@
  *     word 5  *  address of the handle's status record (pool/handle.h); 0 if it has none
  *     word 6  *  number of the last collection whose sweep phase the handle finished, 24 bits
  *                | bytes / 16 that it found leaked, 40 bits << 24
- *     word 7  *  counter of memory that became free in the handle, as last published
+ *     word 7     0
  *
  *     (* used only in the entry of a system session)
  *
@@ -84,7 +84,7 @@ typedef struct far_client { /* An entry in the layout of far memory; the comment
     uint64_t pin, answered;
     uint64_t free_bytes, retired_bytes;
     far_addr status;
-    uint64_t settled, returned;
+    uint64_t settled, unused;
 } far_client;
 
 _Static_assert(sizeof(far_client) == FAR_CLIENT_BYTES, "an entry is one line");

@@ -133,7 +133,6 @@ static int free_own_slabs(far_task *t, far_items *gone_uids) {
         int err = far_slab_release(t, base, true);
         if (err < 0)
             return err;
-        far_memory_note_freed(s);
     }
     return 1;
 }

@@ -9,8 +9,6 @@
 
 /* number of reads of the registry between two checks whether the handles that have not acknowledged are alive */
 #define LIVENESS_EVERY 16u
-/* a second request for blocks within so many epochs shows that its maker still lacks memory */
-#define REPEATED_EPOCHS 16u
 
 
 /* ---- Observing ---- */
@@ -70,9 +68,6 @@ static bool record_request(far_store *s, void *ctx) {
     s->observed_epoch = ((observation *)ctx)->epoch;
     s->walk = r->walk;
     s->release_blocks = r->release_blocks;
-    s->release_any_block =
-        r->release_blocks && s->release_epoch != 0 && s->observed_epoch - s->release_epoch < REPEATED_EPOCHS;
-    s->release_epoch = r->release_blocks ? s->observed_epoch : s->release_epoch;
     far_remote_lists_queue_return(s);
     return true;
 }

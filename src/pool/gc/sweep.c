@@ -152,8 +152,6 @@ static int sweep_blocks(far_task *t, block_tables *blocks, unsigned count, uint3
     s->leaked += j.leaked;
     pthread_mutex_unlock(&s->lock);
     far_mutex_unlock(&own->lock);
-    if (j.leaked > 0 && !j.count_only)
-        far_memory_note_freed(s);
     return 0;
 }
 

@@ -7,6 +7,8 @@
 #include "left_out.h"
 #include "test.h"
 
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -20,6 +22,20 @@
 #define SIZE (1u << 20)
 
 static char path[64];
+static const char *meminfo; /* text that replaces /proc/meminfo; NULL: nothing is replaced */
+
+
+/* Replaces the function of the C library, in order to replace /proc/meminfo. */
+FILE *fopen(const char *name, const char *mode) {
+    static _Atomic(FILE * (*)(const char *, const char *)) real;
+    FILE *(*run)(const char *, const char *) = atomic_load_explicit(&real, memory_order_acquire);
+    if (!run) {
+        *(void **)&run = dlsym(RTLD_NEXT, "fopen");
+        atomic_store_explicit(&real, run, memory_order_release);
+    }
+    return meminfo && strcmp(name, "/proc/meminfo") == 0 ? fmemopen((void *)(uintptr_t)meminfo, strlen(meminfo), "r")
+                                                         : run(name, mode);
+}
 
 
 TEST_FIXTURE(set_path) {
@@ -31,6 +47,7 @@ TEST_FIXTURE(set_path) {
 
 TEST_FIXTURE(remove_path) {
     unlink(path);
+    meminfo = NULL;
     return 0;
 }
 
@@ -142,6 +159,8 @@ TEST_WITH(a_pool_has_one_key_for_ever, set_path, remove_path) {
 TEST_WITH(other_files_are_refused, set_path, remove_path) {
     net_memory *m;
     FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fchmod(fileno(file), 0600), 0);
     for (int i = 0; i < 4 << 10; i++)
         fputs("something else\n", file);
     fclose(file);
@@ -165,6 +184,46 @@ TEST_WITH(other_files_are_refused, set_path, remove_path) {
 }
 
 
+/* A daemon was killed while it allocated the file, which has most of its pages. The host has memory for the rest, but not
+ * for the whole file again. The next daemon completes the file. Fails if the check demands the whole size. */
+TEST_WITH(a_half_made_file_counts_once, set_path, remove_path) {
+    net_memory *m;
+    int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    assert_true(file >= 0);
+    assert_int_equal(ftruncate(file, NET_MEMORY_AT + 4 * SIZE), 0);
+    assert_int_equal(posix_fallocate(file, 0, NET_MEMORY_AT + 3 * SIZE), 0);
+    meminfo = "MemAvailable: 512 kB\nSwapFree: 0 kB\n";
+    assert_int_equal(open_memory(path, 4 * SIZE, &m), FAR_ERR_NO_MEMORY);
+    assert_non_null(strstr(far_last_error(), "the host has 512K available"));
+    meminfo = "MemAvailable: 1024 kB\nSwapFree: 0 kB\n";
+    assert_int_equal(open_memory(path, 4 * SIZE, &m), 0);
+    net_memory_close(m);
+    close(file);
+}
+
+
+/* A daemon that finds too little memory removes a file that it has created. A file that existed stays, also if it is
+ * empty or reached by a symbolic link. */
+TEST_WITH(a_file_that_existed_is_not_removed, set_path, remove_path) {
+    net_memory *m;
+    struct stat status;
+    char link[80];
+    snprintf(link, sizeof(link), "%s-link", path);
+    meminfo = "MemAvailable: 512 kB\nSwapFree: 0 kB\n";
+    assert_int_equal(open_memory(path, SIZE, &m), FAR_ERR_NO_MEMORY);
+    assert_int_equal(access(path, F_OK), -1);
+    close(open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    assert_int_equal(open_memory(path, SIZE, &m), FAR_ERR_NO_MEMORY);
+    assert_int_equal(stat(path, &status), 0);
+    assert_int_equal(status.st_size, 0);
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(open_memory(link, SIZE, &m), FAR_ERR_NO_MEMORY);
+    assert_int_equal(lstat(link, &status), 0);
+    assert_int_equal(unlink(link), 0);
+    assert_int_equal(access(path, F_OK), 0);
+}
+
+
 /* ---- Kills ---- */
 
 static void assert_only_shared(const char *word) {
@@ -176,7 +235,7 @@ static void assert_only_shared(const char *word) {
 }
 
 
-/* A file that other users own or can write is refused, unless the daemon was started with --shared. Fails without
+/* A file that other users own, can write or can read is refused, unless the daemon was started with --shared. Fails without
  * far_memory_file_check_owner in prepare_file. */
 TEST_WITH(files_of_others_are_refused, set_path, remove_path) {
     net_memory *m;
@@ -186,6 +245,8 @@ TEST_WITH(files_of_others_are_refused, set_path, remove_path) {
     assert_only_shared("other users can write the file (mode 0620)");
     assert_int_equal(chmod(path, 0606), 0);
     assert_only_shared("other users can write the file (mode 0606)");
+    assert_int_equal(chmod(path, 0640), 0);
+    assert_only_shared("other users can read, and so lock, the file (mode 0640)");
     assert_int_equal(chmod(path, 0600), 0);
     if (geteuid() != 0) {
         left_out("memory files of other users", "the test does not run as root");

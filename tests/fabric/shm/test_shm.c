@@ -343,7 +343,7 @@ static void assert_only_shared(const char *word) {
 }
 
 
-/* A pool file that other users own or can write is refused, unless the URI contains shared=1. Fails without
+/* A pool file that other users own, can write or can read is refused, unless the URI contains shared=1. Fails without
  * far_memory_file_check_owner in attach_mapping. */
 TEST_WITH(a_pool_of_others_is_refused, name_pool, remove_pool) {
     assert_ok(use_pool(uri, "a", true));
@@ -352,6 +352,10 @@ TEST_WITH(a_pool_of_others_is_refused, name_pool, remove_pool) {
     assert_int_equal(chmod(path, 0602), 0);
     assert_only_shared("mode 0602");
     assert_int_equal(chmod(path, 0640), 0);
+    assert_only_shared("other users can read, and so lock, the file (mode 0640)");
+    assert_int_equal(chmod(path, 0604), 0);
+    assert_only_shared("mode 0604");
+    assert_int_equal(chmod(path, 0600), 0);
     assert_ok(use_pool(bare_uri, "a", false));
     if (geteuid() != 0) {
         left_out("pools of other users", "the test does not run as root");

@@ -64,6 +64,34 @@ TEST(an_unread_log_does_not_stop_the_daemon) {
 }
 
 
+/* Signals that arrive while a daemon ends, which takes long because its log is not read, have no effect on memory that
+ * is freed. Under the address sanitizer it fails if serve.c keeps its signal handlers after net_server_run. */
+TEST(a_daemon_that_ends_ignores_signals) {
+    daemon_node node;
+    char log[64];
+    int status;
+    snprintf(log, sizeof(log), "/tmp/farindex-full-log-%d", (int)getpid());
+    unlink(log);
+    assert_int_equal(mkfifo(log, 0600), 0);
+    int end = open(log, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    assert_true(end >= 0);
+    assert_true(fcntl(end, F_SETPIPE_SZ, 4096) >= 4096);
+    assert_true(daemon_start(&node, log, "--size " SIZE));
+    for (unsigned i = 0; i < 300; i++) {
+        int one = connect_to(node.address);
+        assert_int_equal(send(one, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 18);
+        await_end(one);
+    }
+    while (waitpid(node.pid, &status, WNOHANG) == 0) {
+        kill(node.pid, SIGTERM);
+        usleep(1000);
+    }
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close(end);
+    unlink(log);
+}
+
+
 /* 5000 strangers connect while a client works, and most of them send nothing. The client goes on, its session is not
  * lost, and a newcomer gets in while the last strangers are still connected. Fails without evict_oldest. */
 TEST(strangers_do_not_keep_newcomers_out) {

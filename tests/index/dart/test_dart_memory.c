@@ -212,7 +212,7 @@ static int run_memory_hog(far_task *t, void *arg) {
 
 
 /* B fails after it has frozen a node, and then the pool becomes full. Proves that A, which needs the node, completes
- * the replacement with an object of the reserve. Fails without the reserve in restructure.c, allocate_node. */
+ * the replacement in the full pool. */
 RACE(A34b_full_pool_helper) {
     stage s;
     char text[128];
@@ -223,7 +223,8 @@ RACE(A34b_full_pool_helper) {
     far_sim_kill(s.b.pool->fabric);
     far_sim_resume(s.b.client);
     assert_int_equal(far_sim_run_client(s.b.client), FAR_SIM_ENDED);
-    assert_true(fill_pool(&s.a) > 10);
+    unsigned filled = fill_pool(&s.a);
+    assert_true(filled > 10);
     static memory_hog h;
     h = (memory_hog){.index = s.a.index, .type = DART_TYPE_NODE, .size = dart_node_bytes(DART_N8, 1, 16)};
     assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, run_memory_hog, &h), 0);
@@ -234,22 +235,14 @@ RACE(A34b_full_pool_helper) {
     h.give = true;
     assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, run_memory_hog, &h), 0);
     expect_sound(&s, &s.c);
-    assert_int_equal(run_op(&s.a, FAR_OP_DELETE, "f000000", ""), 0);
-    assert_int_equal(run_op(&s.a, FAR_OP_DELETE, "f000001", ""), 0);
-    assert_int_equal(run_op(&s.a, FAR_OP_INSERT, "ph", "1"), 0);
+    int inserted = FAR_ERR_NO_MEMORY;
+    for (unsigned i = 0; i < filled && inserted != 0; i++) { /* until the headroom is complete again */
+        snprintf(text, sizeof(text), "f%06u", i);
+        assert_int_equal(run_op(&s.a, FAR_OP_DELETE, text, ""), 0);
+        inserted = run_op(&s.a, FAR_OP_INSERT, "ph", "1");
+    }
+    assert_int_equal(inserted, 0);
     expect_keys_with_p(&s.c, "pa pb pe pf pg ph");
-    expect_sound(&s, &s.c);
-    for (unsigned i = 2; i < 8; i++)
-        assert_int_equal(run_op(&s.a, FAR_OP_DELETE, (char[]){'f', '0', '0', '0', '0', '0', (char)('0' + i), 0}, ""),
-                         0);
-    dart_node spare = node_at(&s.a, "pa", 1);
-    INSERT_KEYS(&s.a, "pi", "pj", "pk",
-                "pl"); /* The spare object is replaced, and its whole memory is freed, not only the bytes of a node. */
-    expect_keys_with_p(&s.c, "pa pb pe pf pg ph pi pj pk pl");
-    assert_true(node_at(&s.a, "pa", 1).addr != spare.addr);
-    finish_background(&s);
-    advance_epochs(&s, &s.a, 8 + DART_EXTRA_EPOCHS);
-    assert_true(is_poisoned(&s, spare.addr) && is_poisoned(&s, spare.addr + 2048));
     expect_sound(&s, &s.c);
     tear_down(&s);
 }
@@ -306,7 +299,7 @@ TEST(an_adjustment_without_memory_is_completed_later) {
     unsigned count = 0;
     for (int result = 0; result == 0; count++)
         result = far_put(s, index, key, (size_t)sprintf(key, "k%u", count), value, sizeof(value));
-    for (unsigned i = 0; i < 2; i++)
+    for (unsigned i = 0; i < 12; i++) /* more than the headroom has, so that the adjustment finds memory at first */
         assert_int_equal(far_delete(s, index, key, (size_t)sprintf(key, "k%u", i)), 0);
     assert_int_equal(far_session_call(s, FAR_STATS_OTHER, true, adjust_some_steps, &a), 1);
     assert_int_equal(dart_est_of(index)->adjust.phase, DART_ADJUST_SWEEP); /* just before the last step */

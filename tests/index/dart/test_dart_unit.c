@@ -92,14 +92,11 @@ TEST(nodes_have_the_sizes_of_the_design) {
     assert_int_equal(dart_header_bytes(7), 16);
     assert_int_equal(dart_header_bytes(256), 264);
     for (dart_node_type type = DART_N4; type <= DART_N256; type++) {
-        dart_header header = {dart_header_word(4095, type, false)}, spare = {dart_header_word(17, type, true)};
-        assert_true(dart_header_depth(&header) == 4095 && dart_header_depth(&spare) == 17);
-        assert_true(dart_header_is_spare(&spare) && !dart_header_is_spare(&header));
-        /* the header of a spare object does not contain the type */
+        dart_header header = {dart_header_word(4095, type)};
+        assert_int_equal(dart_header_depth(&header), 4095);
         for (dart_node_type other = DART_N4; other <= DART_N256; other++)
-            assert_true(dart_header_may_have_type(&header, other) == (other == type) &&
-                        dart_header_may_have_type(&spare, other));
-        assert_true(dart_header_is_sound(&header) && dart_header_is_sound(&spare));
+            assert_true(dart_header_has_type(&header, other) == (other == type));
+        assert_true(dart_header_is_sound(&header));
     }
     for (unsigned i = 0; i < 4; i++)
         for (dart_node_type type = DART_N4; type < DART_N256; type++) {
@@ -162,7 +159,7 @@ TEST(the_chosen_type_holds_all_children) {
         assert_true(type == DART_N4 ||
                     !dart_children_fit(&dart, type == DART_N192 ? DART_N144 : type - 1, depth, &children));
         assert_true(purged == DART_N256 || 4 * children.count <= 3 * dart_node_slots(purged, depth, dart.bucket));
-        dart_build_node(&dart, type, (far_bytes){"abcdefghi", depth}, false, &children, image);
+        dart_build_node(&dart, type, (far_bytes){"abcdefghi", depth}, &children, image);
         dart_view view = {
             {16, type, depth},    0,   dart_node_slots(type, depth, dart.bucket), image + dart_header_bytes(depth) / 8,
             (dart_header *)image, true};

@@ -85,9 +85,9 @@ TEST_OF_BOTH_INSERTS(stale_hint_to_recycled_leaf) {
 TEST_OF_BOTH_INSERTS(stale_pointer_to_unpublished_leaf) {
     uint64_t old = free_leaf_of_na(SLOTS2);
     far_addr leaf = dolphin_entry_addr(old);
-    char key[3] = "nd";
+    char key[4] = "na0";
     bool held = false;
-    for (; key[1] <= 'z' && !held; key[1]++) {
+    for (; key[2] <= 'z' && !held; key[2]++) {
         stage_start(a, FAR_OP_PUT, key, V3);
         far_sim_stop_before(a->client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = leaf, .to = leaf + 96});
         held = far_sim_run_client(a->client) == FAR_SIM_STOPPED;

@@ -20,6 +20,44 @@ TEST_WITH(get_between_reserve_and_live, inserts_by_cas, NULL) {
 }
 
 
+/* Race A4, with tickets. A inserts nc, and its WRITE of the value is late. B gets and scans; nc must be absent. Then the
+ * WRITE takes effect, and nc is visible with its value. Fails if publish_slot (write_ticket.c) makes the key LIVE before
+ * the value is written, because B would find POISON. */
+TEST_WITH(get_between_value_and_live, inserts_by_ticket, NULL) {
+    open_stage(SLOTS4, NULL);
+    put_all(a, "na nb");
+    far_addr value = dolphin_vword_addr(dolphin_entry_addr(leaf_entry("na", 0)), 4, 2);
+    stage_start(a, FAR_OP_INSERT, "nc", V2);
+    far_sim_hold *hold = stage_hold(a, (far_sim_match){.kind = FAR_SIM_WRITE, .from = value, .to = value + 8});
+    assert_true(stage_reads(b, "nc", NULL) && stage_scans(b, "n", "na nb"));
+    far_sim_release(hold);
+    stage_finish(a);
+    assert_true(a->result == 0 && stage_reads(b, "nc", V2));
+    stage_close(&s);
+}
+
+
+/* Race A24. Proves that an insert, an update and a delete return after their last batch, which leaves the leaf. Fails if
+ * update_raw_value (write.c), publish_slot (write_ticket.c) or remove_slot (remove.c) does not wait for this batch. */
+TEST_OF_BOTH_INSERTS(a_write_returns_after_its_last_verb) {
+    static const far_op_kind kinds[] = {FAR_OP_INSERT, FAR_OP_UPDATE, FAR_OP_DELETE};
+    open_stage(SLOTS4, NULL);
+    put_all(a, "na nb");
+    far_addr leaf = dolphin_entry_addr(leaf_entry("na", 0));
+    for (unsigned i = 0; i < 3; i++) {
+        stage_start(a, kinds[i], "nc", V2);
+        far_sim_hold *hold =
+            stage_hold(a, (far_sim_match){.kind = FAR_SIM_FAA, .nth = 2, .from = leaf, .to = leaf + 8});
+        far_sim_run_for(s.world, 100000);
+        assert_false(a->ended);
+        far_sim_release(hold);
+        stage_finish(a);
+        assert_int_equal(a->result, 0);
+    }
+    stage_close(&s);
+}
+
+
 /* Test T3, race A5. B's READ of the leaf copies the value words. A inserts nc. Then B's READ copies the key words. B
  * must return A's value. Fails without the second READ of a POISON value (reread_value in find.c). */
 TEST_OF_BOTH_INSERTS(value_line_before_key_line) {

@@ -16,6 +16,7 @@
 typedef struct fullness {
     unsigned node, type;
     uint64_t bytes;
+    bool uses_headroom; /* the headroom is filled, too */
 } fullness;
 
 
@@ -23,25 +24,26 @@ static int fill_node(far_task *t, void *arg) {
     far_object object;
     const fullness *full = arg;
     int err = far_pin_take(t);
-    t->swaps = true; /* The test also allocates the last free object, which is reserved for updates. */
+    t->uses_headroom = full->uses_headroom;
     while (err == 0)
         err = far_alloc(t, NULL, 5, FILL, full->node, FAR_ALLOC_ON_NODE, &object);
     if (err == FAR_ERR_NO_MEMORY)
         for (err = 0; err == 0;)
             err = far_alloc(t, a->index, full->type, full->bytes, full->node, FAR_ALLOC_ON_NODE, &object);
+    t->uses_headroom = false;
     far_pin_drop(t);
     return err;
 }
 
 
-static void fill_for(unsigned node, unsigned type, uint64_t bytes) {
-    fullness full = {node, type, bytes};
+static void fill_for(unsigned node, unsigned type, uint64_t bytes, bool uses_headroom) {
+    fullness full = {node, type, bytes, uses_headroom};
     assert_int_equal(far_session_call(a->session, FAR_STATS_OTHER, true, fill_node, &full), FAR_ERR_NO_MEMORY);
 }
 
 
 static void fill_for_leaves(unsigned node) {
-    fill_for(node, SMART_TYPE_LEAF, LEAF);
+    fill_for(node, SMART_TYPE_LEAF, LEAF, true);
 }
 
 
@@ -347,7 +349,7 @@ static void lose_the_first_unbound_slot(unsigned times, bool full) {
     put_all(a, "nA nB");
     put_all(b, "nC"); /* These puts give both clients memory for leaves. */
     for (unsigned node = 0; full && node < 2; node++)
-        fill_for(node, SMART_TYPE_NODE, bytes);
+        fill_for(node, SMART_TYPE_NODE, bytes, false);
     stage_start(a, FAR_OP_INSERT, "nz", V2);
     far_sim_on_verb(s.world, note_written, &bytes);
     written = 0;

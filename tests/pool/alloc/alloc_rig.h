@@ -5,7 +5,7 @@
 
 #include "pool_rig.h"
 
-enum { PLAIN, WIDE, LINE, STABLE, SLOW, SWAPPED, TYPES };
+enum { PLAIN, WIDE, LINE, STABLE, SLOW, TYPES };
 
 static const far_type types[TYPES] = {
     [PLAIN] = {.name = "plain", .align = 16},
@@ -13,12 +13,8 @@ static const far_type types[TYPES] = {
     [LINE] = {.name = "line", .align = 64},
     [STABLE] = {.name = "stable", .align = 16, .stable = true},
     [SLOW] = {.name = "slow", .align = 16, .extra_epochs = 3},
-    [SWAPPED] = {.name = "swapped", .align = 16, .swapped = true},
 };
 static const far_index_kind kind = {.name = "test", .types = types, .type_count = TYPES};
-static const far_reserve reserve[] = {{PLAIN, 4000, 3}, {STABLE, 64, 2}};
-static const far_index_kind frugal_kind = {
-    .name = "frugal", .types = types, .type_count = TYPES, .reserve = reserve, .reserve_count = 2};
 
 
 typedef struct bench {

@@ -1,5 +1,5 @@
-/* Tests of a full pool. All its memory is reusable after it was freed, freed blocks are zero, memory of stable types is
- * not used for other types, and the reserve of an index kind serves in a full pool. */
+/* Tests of a full pool. All its memory is reusable after it was freed, freed blocks are zero, and memory of stable types
+ * is not used for other types. */
 #include "alloc_rig.h"
 #include "test.h"
 
@@ -136,84 +136,5 @@ TEST(free_blocks_go_back_wiped_and_marked_as_used) {
     assert_true(met > 100);
     free(f.objects);
     free(whole.objects);
-    close_bench(&b);
-}
-
-
-/* ---- The reserve ---- */
-
-static int alloc_small(far_task *t, bench *b) {
-    far_object object;
-    return far_alloc(t, &b->index, PLAIN, 64, FAR_NODE_ANY, 0, &object);
-}
-
-
-static int alloc_from_reserve(far_task *t, bench *b) {
-    far_object object;
-    uint64_t size = *(uint64_t *)b->arg;
-    return far_alloc(t, &b->index, size == 64 ? STABLE : PLAIN, size, FAR_NODE_ANY, FAR_ALLOC_RESERVE | FAR_ALLOC_ZERO,
-                     &object);
-}
-
-
-/* In a full pool, allocations with FAR_ALLOC_RESERVE get the objects of the reserve. Then no allocation succeeds until
- * memory is free for the reserve, which is refilled first. */
-TEST(the_reserve_serves_in_a_full_pool_and_is_refilled) {
-    bench b;
-    open_bench(&b, "sim:seed=1,size=4M", &frugal_kind);
-    filling f = new_filling(PLAIN, 3000), g = new_filling(PLAIN, 4000), h = new_filling(STABLE, 64);
-    assert_int_equal(bench_call(&b, b.session, alloc_small, NULL), 0);
-    assert_int_equal(bench_call(&b, b.session, fill_pool, &f), FAR_ERR_NO_MEMORY);
-    assert_int_equal(bench_call(&b, b.session, fill_pool, &g), FAR_ERR_NO_MEMORY);
-    assert_int_equal(bench_call(&b, b.session, fill_pool, &h), FAR_ERR_NO_MEMORY);
-    uint64_t large = 4000, small = 64;
-    for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(bench_call(&b, b.session, alloc_from_reserve, &large), 0);
-    assert_int_equal(bench_call(&b, b.session, alloc_from_reserve, &large), FAR_ERR_NO_MEMORY);
-    for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(bench_call(&b, b.session, alloc_from_reserve, &small), 0);
-    assert_int_equal(bench_call(&b, b.session, alloc_from_reserve, &small), FAR_ERR_NO_MEMORY);
-    /* the session must refill the reserve first, which fails */
-    assert_int_equal(bench_call(&b, b.session, alloc_small, NULL), FAR_ERR_NO_MEMORY);
-    assert_int_equal(bench_call(&b, b.session, empty_pool, &f), 0);
-    assert_int_equal(bench_call(&b, b.session, alloc_small, NULL), 0);
-    assert_int_equal(bench_call(&b, b.session, fill_pool, &f), FAR_ERR_NO_MEMORY);
-    for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(bench_call(&b, b.session, alloc_from_reserve, &large), 0);
-    free(f.objects);
-    free(g.objects);
-    free(h.objects);
-    close_bench(&b);
-}
-
-
-static int alloc_in_index(far_task *t, bench *b) {
-    far_object object;
-    return far_alloc(t, b->arg, PLAIN, 64, FAR_NODE_ANY, 0, &object);
-}
-
-
-/* The pool has memory for two objects of the reserve, which has five. A session that cannot fill its reserve gets no
- * memory, and does not hold an incomplete reserve, which would take memory from others. Fails without free_reserve
- * (session_owned.c). */
-TEST(without_its_reserve_an_index_is_not_written) {
-    bench b;
-    open_bench(&b, "sim:seed=1,size=4M", &kind);
-    filling plug = new_filling(WIDE, 4000), f = new_filling(PLAIN, 4000), small = new_filling(PLAIN, 1000);
-    far_index frugal = {.kind = &frugal_kind, .pool = b.pool, .uid = b.listed[1]->uid};
-    plug.room = 2;
-    assert_int_equal(bench_call(&b, b.session, fill_pool, &plug), 0);
-    assert_int_equal(bench_call(&b, b.session, fill_pool, &f), FAR_ERR_NO_MEMORY);
-    assert_int_equal(bench_call(&b, b.session, fill_pool, &small), FAR_ERR_NO_MEMORY);
-    assert_int_equal(bench_call(&b, b.session, empty_pool, &plug), 0);
-    uint64_t free_bytes = bench_stat(&b).free;
-    assert_int_equal(bench_call(&b, b.session, alloc_in_index, &frugal), FAR_ERR_NO_MEMORY);
-    assert_int_equal(b.session->memory->session_owned_count, 0);
-    assert_true(bench_stat(&b).free + 4096 >= free_bytes); /* less than two objects are missing */
-    assert_int_equal(bench_call(&b, b.session, empty_pool, &f), 0);
-    assert_int_equal(bench_call(&b, b.session, alloc_in_index, &frugal), 0);
-    free(plug.objects);
-    free(f.objects);
-    free(small.objects);
     close_bench(&b);
 }

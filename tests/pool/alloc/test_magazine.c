@@ -1,5 +1,5 @@
-/* Tests of magazines. Allocation and retirement take the lock of the store once per batch of objects, and flags and
- * reserves take effect although the magazine has objects. The test replaces pthread_mutex_lock of the C library to
+/* Tests of magazines. Allocation and retirement take the lock of the store once per batch of objects, and flags
+ * take effect although the magazine has objects. The test replaces pthread_mutex_lock of the C library to
  * count how often the lock is taken. */
 #define _GNU_SOURCE
 #include "alloc_rig.h"
@@ -120,30 +120,5 @@ TEST(flags_take_effect_with_a_full_magazine) {
     bench b;
     open_bench(&b, "sim:seed=1,size=64M", &kind);
     assert_int_equal(bench_call(&b, b.session, alloc_with_flags, NULL), 0);
-    close_bench(&b);
-}
-
-
-static int alloc_of_frugal(far_task *t, bench *b) {
-    far_memory *m = far_memory_of(t);
-    far_object object;
-    assert_int_equal(far_alloc(t, &b->index, LINE, SIZE, 0, 0, &object), 0);
-    assert_int_equal(m->reserve_objects, 5);
-    far_mutex_lock(&m->lock);
-    far_session_owned_free(m, true); /* This is the state of a session after its reserve could not be completed. */
-    far_mutex_unlock(&m->lock);
-    assert_int_equal(m->reserve_objects, 0);
-    assert_int_equal(far_alloc(t, &b->index, LINE, SIZE, 0, 0, &object), 0);
-    assert_int_equal(m->reserve_objects, 5);
-    return 0;
-}
-
-
-/* The reserve of an index is filled before an allocation is served, even if the magazine has an object. Fails if
- * far_alloc uses its short path for index kinds with a reserve. */
-TEST(the_reserve_is_filled_first_with_a_full_magazine) {
-    bench b;
-    open_bench(&b, "sim:seed=1,size=64M", &frugal_kind);
-    assert_int_equal(bench_call(&b, b.session, alloc_of_frugal, NULL), 0);
     close_bench(&b);
 }

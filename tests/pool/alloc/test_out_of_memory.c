@@ -72,8 +72,8 @@ TEST(busy_handles_share_a_small_pool) {
 static void let_two_wait_in_line(rig *r, unsigned seed) {
     open_small_pool(r, seed, 1, 3, 0, "2M");
     for (unsigned i = 1; i < r->count; i++)
-        put_now(&r->actors[i], "first", 1); /* The first put makes the session fill its reserve. */
-    assert_true(fill(&r->actors[0], "a", LARGE) > 2);
+        put_now(&r->actors[i], "first", 1);
+    assert_true(fill_completely(&r->actors[0], "a", LARGE) > 2);
     remove_now(&r->actors[0], "a0"); /* The delete frees memory for one value, after some epochs. */
     start_putting(&r->actors[1], 1, LARGE);
     stop_at_point(&r->actors[1], "out_of_memory:request_blocks");
@@ -163,7 +163,7 @@ TEST(one_request_serves_many_handles) {
 static void assert_idle_memory_is_usable(unsigned seed, unsigned handles, uint64_t idle_ns) {
     rig r;
     open_small_pool(&r, seed, handles, 2, 0, "1500K");
-    put_now(&r.actors[1], "first", 1); /* The first put makes the session fill its reserve. */
+    put_now(&r.actors[1], "first", 1);
     unsigned count = fill(&r.actors[0], "a", SMALL), deleted = 0;
     assert_true(count > 300);
     for (unsigned i = 0; i < count; i++)
@@ -234,13 +234,14 @@ TEST(returned_objects_are_found_by_a_third_handle) {
 }
 
 
-/* A busy handle has one free object in each of its blocks. That is too little for a first request for blocks, but a
- * second request must make it release them, if there is no other memory. Fails without release_any_block in
- * record_request (pool/gc/request.c). */
+/* A busy handle has one free object in each of its blocks. A request for blocks makes it release them, so another handle
+ * gets the objects, except as many as the headroom has. Fails if far_blocks_release (exchange.c) keeps blocks with
+ * little free space. */
 TEST(single_free_objects_in_full_blocks_are_found) {
     rig r;
-    open_small_pool(&r, 560, 2, 2, 0, "1500K");
+    open_small_pool(&r, 560, 2, 2, 0, "32M");
     actor *holder = &r.actors[0], *needy = &r.actors[1];
+    const far_headroom *h = &needy->pool->store->headroom[0];
     char key[8];
     put_now(needy, "first", 1);
     unsigned count = fill(holder, "a", SMALL), removed = 0;
@@ -250,8 +251,9 @@ TEST(single_free_objects_in_full_blocks_are_found) {
         remove_numbered(holder, "a", i);
         removed++;
     }
-    assert_true(removed > 6);
-    pass_epochs(needy, 20); /* After 20 epochs the last request for blocks was long ago, and no object is retired. */
+    unsigned spared = (unsigned)(h->blocks * needy->pool->geometry.block_bytes / 2048);
+    assert_true(removed > spared + 20);
+    pass_epochs(needy, 20); /* After 20 epochs no object is retired. */
     far_sim_sleep(r.world, 3000000);
     unsigned got = 0;
     for (int err = 0; err == 0; got += err == 0) {
@@ -259,29 +261,27 @@ TEST(single_free_objects_in_full_blocks_are_found) {
         snprintf(key, sizeof(key), "c%u", got);
         err = put(needy, key, SMALL);
     }
-    assert_true(got + 2 >= removed);
+    assert_true(got + spared + spared / 16 >= removed); /* Other sizes may use a part of the spared memory. */
     check_and_close(&r);
 }
 
 
 /* An operation fails in an exhausted pool. As long as no memory becomes free, further operations fail at once: they are
- * not run again and make no request. Fails without confirm_exhausted (out_of_memory.c). */
-
+ * not run again and make no request. Fails without check_refused (out_of_memory.c). */
 TEST(an_exhausted_pool_fails_without_new_attempts) {
     for (unsigned handles = 1; handles <= 2; handles++) {
         rig r;
         open_small_pool(&r, 300 + handles, handles, 2, 0, "1500K");
         fill(&r.actors[0], "a", SMALL);
-        fill(&r.actors[1], "b", 100);
-        put(&r.actors[0], "c", SMALL); /* This uses the memory that other sessions could still give to this one. */
+        fill_completely(&r.actors[1], "b", 100);
+        fill_completely(&r.actors[0], "c", SMALL); /* This uses the memory that other sessions can still give. */
         far_sim_sleep(r.world, 10000000);
-        char key[32];
-        snprintf(key, sizeof(key), "d%u", fill(&r.actors[0], "d", SMALL));
+        fill_completely(&r.actors[0], "d", SMALL);
         far_stats before, after;
         far_session_stats(r.actors[0].session, &before);
         uint32_t number = request_now(&r).number;
         for (unsigned i = 0; i < 10; i++)
-            assert_int_equal(put(&r.actors[0], key, SMALL), FAR_ERR_NO_MEMORY);
+            assert_int_equal(put(&r.actors[0], "e", SMALL), FAR_ERR_NO_MEMORY);
         far_session_stats(r.actors[0].session, &after);
         assert_int_equal(after.retries, before.retries);  /* The operation failed without a second attempt. */
         assert_int_equal(request_now(&r).number, number); /* The operation made no request. */
@@ -291,8 +291,8 @@ TEST(an_exhausted_pool_fails_without_new_attempts) {
 
 
 /* A handle found the pool exhausted. Then another handle deletes values. The next operation of the first handle must
- * find that memory, whether the objects are retired or free by then. Fails if pool_is_exhausted does not compare the
- * counters of free events. */
+ * find that memory, whether the objects are retired or free by then. Fails if check_refused does not compare the bytes
+ * that the handles hold. */
 TEST(memory_freed_after_a_failure_is_found) {
     for (unsigned late = 0; late < 2; late++) {
         rig r;
@@ -315,7 +315,7 @@ TEST(memory_freed_after_a_failure_is_found) {
 
 
 /* An index is created that does not fit into the pool. Each attempt builds a part and frees that part again, so some
- * memory becomes free in each round, but never enough. The creation must fail after at most ROUNDS_MAX rounds. */
+ * memory becomes free in each round, but never enough. The creation must fail after few rounds. */
 TEST(an_operation_that_can_never_fit_ends_after_few_attempts) {
     static const char *const kinds[] = {"shard", "dart", "toy"};
     static const char *const options[] = {NULL, NULL, "slots=8192"};
@@ -333,7 +333,7 @@ TEST(an_operation_that_can_never_fit_ends_after_few_attempts) {
         far_session_stats(r.actors[1].session, &after);
         /* retries of the CAS of the request word, which compete with the freeing of the incomplete index */
         uint64_t races = after.cas_failed - before.cas_failed;
-        assert_in_range(after.retries - before.retries - races, 1, 8);
+        assert_in_range(after.retries - before.retries - races, 1, 9);
         check_and_close(&r);
     }
 }

@@ -56,9 +56,12 @@ TEST(a_handle_is_closed_while_operations_wait_for_memory) {
     for (unsigned i = 0; i < 2; i++)
         submit_put(&r.actors[1 + i], &ops[i], r.actors[1 + i].key, LARGE);
     assert_close_ends(&r);
-    /* The second operation may fail, because there was memory for one value only. */
-    if (ops[0].result != 0 || (ops[1].result != 0 && ops[1].result != FAR_ERR_NO_MEMORY))
-        fail_msg("the first operation in line returned %d, the second %d", ops[0].result, ops[1].result);
+    /* The second operation in line may fail, because there was memory for one value only. */
+    int results[] = {ops[0].result, ops[1].result};
+    if (results[0] != 0 && results[1] != 0)
+        fail_msg("the operations in line returned %d and %d", results[0], results[1]);
+    for (unsigned i = 0; i < 2; i++)
+        assert_true(results[i] == 0 || results[i] == FAR_ERR_NO_MEMORY);
 }
 
 
@@ -108,7 +111,8 @@ TEST(memory_freed_after_the_first_attempt_is_found) {
     world_await_status_record(r.world, needy->pool);
     world_await_status_record(r.world, other->pool);
     assert_true(fill(needy, "a", SMALL) > 300);
-    fill(needy, "b", 1);
+    fill_completely(needy, "b", 1);
+    fill_completely(needy, "c", SMALL);
     for (unsigned i = 0; i < 4; i++)
         remove_numbered(other, "a", 10 * i); /* objects in blocks of the needy handle */
     for (unsigned i = 0; i < 20 && other->session->memory->retired_bytes > 0; i++) {
@@ -191,6 +195,8 @@ static void fill_around_a_slow_holder(rig *r, unsigned seed) {
         far_sim_run_for(r->world, 1000000);
     stop_polling(holder);
     remove_now(holder, "g1");
+    /* The holder does not publish the delete. So the needy handle forgets that a search found no memory. */
+    needy->pool->store->refused_epoch = 0;
     assert_true(far_epoch_is_active(holder->pool));
 }
 
@@ -256,8 +262,6 @@ TEST(a_superseded_request_is_not_a_failed_round) {
     far_session *asker;
     assert_int_equal(far_pool_open(r.uri, NULL, &other), 0);
     assert_int_equal(far_session_open(other, &asker), 0);
-    /* The handle forgets that the pool was exhausted, so that it makes a request at once. */
-    needy->pool->store->exhausted_at = 0;
     enum { TIMES = 4 };
     unsigned asked = 0;
     start_putting(needy, 1, HALF);
@@ -288,8 +292,6 @@ TEST(a_block_that_is_being_released_is_waited_for) {
     rig r;
     fill_around_a_slow_holder(&r, 505);
     actor *needy = &r.actors[0], *holder = &r.actors[1];
-    /* The handle forgets that the pool was exhausted, so that it makes a request at once. */
-    needy->pool->store->exhausted_at = 0;
     const far_geometry *g = &holder->pool->geometry;
     start_putting(needy, 1, HALF);
     holder->stop = false;
