@@ -247,6 +247,10 @@ static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), voi
         int err = read_prospect(t, &before);
         if (err == 0)
             err = result = request_and_wait_for_blocks(t, round == 0);
+        if (err == LATE) { /* the epoch may have advanced since the round began, but then it stood all the time */
+            epoch = far_epoch_known(t);
+            since = far_now(t) - memory_wait(t);
+        }
         if (err >= 0)
             err = collect_leaked(t);
         if (err < 0)

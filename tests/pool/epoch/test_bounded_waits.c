@@ -292,6 +292,7 @@ TEST(observations_in_the_line_for_memory_do_not_add_up) {
         failed += waiters[i].result != 0;
     }
     assert_true(failed > count / 2);
+    print_message("%u failed, the last after %.3f bounds\n", failed, (double)waiters[count - 1].took / (double)bound);
     while (!s.a.ended)
         far_sim_run_for(s.world, bound / 10);
     for (unsigned i = 1; i < count; i++)
