@@ -275,6 +275,8 @@ TEST(observations_in_the_line_for_memory_do_not_add_up) {
         ;
     stage_start_main(&s.a, "holds", hold_main);
     far_sim_run_for(s.world, bound / 100);
+    stage_delete(&s.b, "large 1"); /* the operations search for the memory of this value, which cannot be reused */
+    stage_delete(&s.b, "large 2");
     for (unsigned i = 0; i < count; i++) {
         waiters[i] = (waiter){.session = s.b.session};
         if (i > 0)
