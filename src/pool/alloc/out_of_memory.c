@@ -221,7 +221,6 @@ static void record_stalled_epoch(far_task *t, uint64_t epoch, uint64_t since) {
 /* Adds the name of the stalled client to the message, because the user can do something about that client. */
 static int fail_naming_staller(far_task *t, const far_stalled_client *b) {
     char words[FAR_MESSAGE_BYTES], who[FAR_CLIENT_DESCRIPTION];
-    far_stalled_client_record(t, b);
     snprintf(words, sizeof(words), "%s", far_last_error());
     far_client_describe(t, b->id, b->generation, who);
     return far_fail(

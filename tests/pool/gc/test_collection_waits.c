@@ -1,7 +1,6 @@
 /* Tests of the waits of collections and checks (pool/epoch/stalled.h). A collection is one task with many waits, and
  * its walk takes longer than the bound here, because each round trip takes 40 ms of virtual time. Live clients
- * that hold pins for a while must not be evicted, and must not make the check fail. A collection of an operation without
- * memory ends in time if a client is stopped. */
+ * that hold pins for a while must not be evicted, and must not make the check fail. */
 #include "fabric/sim/sim.h"
 #include "pool/epoch/stalled.h"
 #include "pool/format/superblock.h"
@@ -147,88 +146,4 @@ TEST(a_long_check_waits_for_live_clients) {
 TEST(a_check_waits_as_long_as_the_epoch_advances) {
     open_slow_stage(0, SLOW, 64);
     run_beside_pins(bound * 2 / 5, check_main);
-}
-
-
-/* ---- A collection of an operation without memory ---- */
-
-static char large[2000];
-static far_index *full; /* the index whose values fill the pool */
-
-
-static int put_large(stage_actor *a) {
-    return far_put(a->session, full, "large", 5, large, sizeof(large));
-}
-
-
-static void put_large_main(void *actor) {
-    run_timed(actor, put_large);
-}
-
-
-/* Puts large values until the pool is full and stays full. */
-static void fill_pool(stage_actor *a) {
-    char key[16];
-    for (unsigned i = 0, failed = 0; failed < 20; i++) {
-        snprintf(key, sizeof(key), "large %u", i);
-        failed += far_put(a->session, full, key, strlen(key), large, sizeof(large)) == FAR_ERR_NO_MEMORY;
-    }
-}
-
-
-static void change_main(void *actor) {
-    stage_actor *b = actor;
-    char key[16];
-    for (unsigned i = 0; i < 12; i++) {
-        snprintf(key, sizeof(key), "key %04u", 5 + 10 * (i / 2));
-        stage_set(b, i % 2 ? FAR_OP_DELETE : FAR_OP_INSERT, key, key);
-        b->result = stage_run(b);
-    }
-    b->ended = true;
-}
-
-
-/* 1. A's put finds no memory, and A begins the walk of a collection. 2. B inserts and deletes keys, and is stopped
- * before its verb number `nth`. A's put ends within 1.1 times the bound. Returns false if B has ended before that verb.
- */
-static bool put_while_a_client_is_stopped(unsigned nth) {
-    char key[16];
-    stage_open(&s, "chime", "key_size=8,value_size=8,span=12,hop=2,handover=off", "limit=1000s,size=1M");
-    bound = far_stall_bound(s.a.pool->fabric);
-    for (unsigned i = 0; i < 20; i++) {
-        snprintf(key, sizeof(key), "key %04u", 10 * i);
-        stage_write(&s.b, key, key);
-    }
-    assert_int_equal(far_index_create(s.a.session, "full", "toy", "slots=4096", &full), 0);
-    fill_pool(&s.a);
-    memcpy(world_bytes(s.world, FAR_SUPER_LOSSES), &(uint64_t){world_word(s.world, FAR_SUPER_LOSSES) + 1}, 8);
-    stage_start_main(&s.a, "puts", put_large_main);
-    stage_stop_at(&s.a, (far_sim_match){.point = "collect:walk_indexes"});
-    stage_start_main(&s.b, "changes", change_main);
-    far_sim_stop_before(s.b.client, (far_sim_match){.nth = nth});
-    bool stopped = far_sim_run_client(s.b.client) == FAR_SIM_STOPPED;
-    far_sim_resume(s.a.client);
-    uint64_t began = far_sim_now(s.world);
-    while (!s.a.ended && far_sim_now(s.world) < began + 3 * bound)
-        far_sim_run_for(s.world, bound / 100);
-    if (!s.a.ended || took > bound + bound / 10)
-        fail_msg("the put does not end while the other client is stopped at verb %u", nth);
-    assert_true(s.a.result == 0 || s.a.result == FAR_ERR_NO_MEMORY);
-    refused += took > bound / 2;
-    if (stopped)
-        stage_finish(&s.b);
-    far_index_close(full);
-    stage_tear_down(&s);
-    return stopped;
-}
-
-
-/* Fails if the collection runs with FAR_SPARE_PINS (collect_leaked in out_of_memory.c). */
-TEST(a_collection_of_an_operation_ends_while_a_client_is_stopped) {
-    unsigned nth = 1;
-    refused = 0;
-    while (put_while_a_client_is_stopped(nth))
-        nth++;
-    print_message("%u verbs, %u walks were refused\n", nth - 1, refused);
-    assert_true(refused > 0);
 }
