@@ -17,7 +17,7 @@
 
 static stage s;
 static uint64_t bound, took;
-static unsigned pins, refused;
+static unsigned pins;
 static uint64_t pin_lasts;
 static char error_of_a[FAR_MESSAGE_BYTES];
 
