@@ -5,7 +5,6 @@
 #include "verify/torture_run.h"
 
 #include "index/index.h"
-#include "pool/catalog/layout.h"
 #include "pool/handle.h"
 
 #include <inttypes.h>
@@ -14,6 +13,7 @@
 
 #define SIDE_OPS  12
 #define SIDE_KEYS 6
+#define SIDE_INDEXES 3 /* indexes that churning clients create and drop while the tortured index is in use */
 #define STALL_MAX 3000000u /* longest stall of a churn client in ns */
 #define LATE_OPS  8
 
@@ -27,8 +27,7 @@ static uint64_t random_below(client *c, uint64_t bound) {
 
 
 /* Classifies a result. Returns 0 for success and for errors that are expected here, otherwise the error, after which
- * the session is lost. FAR_ERR_BUSY is never expected, because no client stalls for long; the exception is the drop of
- * a side index that another client has open (drop_side_index). */
+ * the session is lost. FAR_ERR_BUSY is never expected, because no client stalls for long. */
 static int report_unexpected(client *c, const char *what, int err) {
     char text[320];
     switch (err) {
@@ -104,51 +103,26 @@ static int use_side_index(client *c, far_index *index) {
 }
 
 
-/* Returns true if the handle's table of open indexes in far memory may be out of date, because a session was lost while
- * it wrote this table. This remains so until the lost WRITEs cannot take effect any more and the handle has corrected
- * the table. */
-static bool open_table_is_unsure(const far_pool *pool) {
-    return pool && far_open_table_is_unconfirmed(pool);
-}
-
-
-static bool side_index_may_be_open(const client *c, const far_torture_side *side) {
-    const far_tortured *r = c->run;
-    bool open = side->users > 0;
-    for (unsigned i = 0; i < r->node_count; i++)
-        open |= open_table_is_unsure(r->nodes[i].pool);
-    for (unsigned i = 0; i < r->client_count; i++)
-        open |= open_table_is_unsure(r->clients[i].temporary_pool);
-    return open;
-}
-
-
-static int drop_side_index(client *c, const far_torture_side *side, const char *name) {
-    bool open = side_index_may_be_open(c, side);
-    uint64_t uses = side->uses;
-    int err = far_index_drop(c->session, name);
-    return err == FAR_ERR_BUSY && (open || side->uses != uses) ? 0 : report_unexpected(c, "a drop", err);
-}
-
-
+/* Creates or opens a side index and runs operations on it. In half of the calls it also drops the index, while it and
+ * perhaps other clients have the index open; the later operations then find nothing. */
 static int churn_side_index(client *c) {
     char name[16];
-    unsigned number = (unsigned)random_below(c, FAR_TORTURE_SIDES);
-    far_torture_side *side = &c->run->sides[number];
-    snprintf(name, sizeof(name), "side.%u", number);
+    snprintf(name, sizeof(name), "side.%u", (unsigned)random_below(c, SIDE_INDEXES));
     far_index *index = NULL;
-    side->users++;
-    side->uses++;
     int err = far_index_create(c->session, name, c->run->torture->kind, c->run->torture->options, &index);
     if (err == FAR_ERR_EXISTS)
         err = far_index_open(c->session, name, &index);
     err = report_unexpected(c, "opening a side index", err);
-    if (index) {
-        err = use_side_index(c, index);
-        far_index_close(index);
+    if (!index)
+        return err;
+    err = use_side_index(c, index);
+    if (err == 0 && random_below(c, 2) == 0) {
+        err = report_unexpected(c, "a drop", far_index_drop(c->session, name));
+        if (err == 0)
+            err = use_side_index(c, index);
     }
-    side->users--;
-    return err == 0 && random_below(c, 2) == 0 ? drop_side_index(c, side, name) : err;
+    far_index_close(index);
+    return err;
 }
 
 

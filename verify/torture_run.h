@@ -44,13 +44,6 @@ typedef struct far_torture_outage { /* an outage of a memory node: it does not a
 } far_torture_outage;
 
 #define FAR_TORTURE_OUTAGES 3
-#define FAR_TORTURE_SIDES   3
-
-/* A side index: an additional index that churning clients create and drop while the tortured index is in use. */
-typedef struct far_torture_side {
-    unsigned users; /* number of clients that are opening, using or closing the side index */
-    uint64_t uses;  /* number of times that the side index was opened */
-} far_torture_side;
 
 typedef struct far_torture_client {
     far_tortured *run;
@@ -85,7 +78,6 @@ struct far_tortured {
     far_torture_client *clients;
     far_torture_outage outages[FAR_TORTURE_OUTAGES];
     unsigned outage_count;
-    far_torture_side sides[FAR_TORTURE_SIDES];
     uint64_t verbs;  /* number of verbs that all clients have posted */
     uint64_t chosen; /* number of operations that all clients have chosen */
     uint64_t crashes, outages_begun, restarts, problems, merged;

@@ -399,6 +399,8 @@ static int check_structure(far_task *t, far_index *index, far_report *report) {
     int err = far_catalog_test_open(t, index->uid);
     if (err == FAR_ERR_CORRUPT)
         far_report_error(report);
+    if (err == FAR_ERR_NOT_FOUND)
+        return far_index_fail_dropped(index);
     return err < 0 && err != FAR_ERR_CORRUPT ? err : index->kind->check(t, index, report);
 }
 
@@ -542,51 +544,16 @@ static int check_index_by_uid(far_task *t, uint32_t uid, far_report *report, ind
     err = check_whole(t, index, report, check);
     t->index_key = 0;
     report->about = NULL;
-    far_catalog_close_uid(t, index);
-    return err;
-}
-
-
-static bool contains_uid(const uint32_t *uids, size_t count, uint32_t uid) {
-    size_t i = 0;
-    while (i < count && uids[i] != uid)
-        i++;
-    return i < count;
-}
-
-
-static size_t list_open_uids(far_pool *pool, uint32_t uids[FAR_OPEN_TABLE_MAX]) {
-    size_t count = 0;
-    pthread_mutex_lock(&pool->lock);
-    for (const far_index *index = pool->indexes; index && count < FAR_OPEN_TABLE_MAX; index = index->next)
-        if (index->opens)
-            uids[count++] = index->uid;
-    pthread_mutex_unlock(&pool->lock);
-    return count;
-}
-
-
-/* Reports open indexes that the catalog does not list. An open index cannot be dropped. So an index that was open
- * before the catalog was read, and is still open afterwards, must be in the catalog. */
-static void check_open_indexes_are_listed(far_pool *pool, const uint32_t *before, size_t open,
-                                          const far_catalog_view *listed, far_report *report) {
-    pthread_mutex_lock(&pool->lock);
-    for (const far_index *index = pool->indexes; index; index = index->next)
-        if (index->opens && contains_uid(before, open, index->uid) && !far_catalog_find_uid(listed, index->uid))
-            far_report_problem(report, "index '%s' is open here, but the catalog does not list it", index->name);
-    pthread_mutex_unlock(&pool->lock);
+    far_catalog_close(t, index);
+    return err == FAR_ERR_DROPPED ? 0 : err;
 }
 
 
 static int check_indexes(far_task *t, far_report *report, index_check check) {
-    uint32_t before[FAR_OPEN_TABLE_MAX];
-    size_t open = list_open_uids(far_task_pool(t), before);
     far_catalog_view view;
     int err = far_catalog_read_unpinned(t, &view);
     if (err == FAR_ERR_CORRUPT)
         far_report_problem(report, "%s", far_last_error());
-    if (err >= 0)
-        check_open_indexes_are_listed(far_task_pool(t), before, open, &view, report);
     for (unsigned i = 0; err >= 0 && i < view.count; i++)
         err = check_index_by_uid(t, view.entries[i].uid, report, check);
     return err == FAR_ERR_CORRUPT ? 0 : err;

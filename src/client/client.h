@@ -20,6 +20,8 @@ void far_housekeeping_thread(void *pool);
  * housekeeping, and writes the record to far memory if a write is due. */
 void far_status_record_add_session(far_session *s);
 int far_status_record_tick(far_task *t);
+/* Called while the handle closes, in its system session: frees the status record in far memory. */
+int far_status_record_retire(far_task *t);
 /* Sums the counters of all kinds of operations (stats.c). The caller must be inside the session. */
 void far_stats_sum(const far_session *s, far_stats *stats);
 

@@ -471,9 +471,10 @@ static void stop_housekeeping(far_pool *pool) {
 }
 
 
-static int close_open_table(far_task *t, void *arg) {
+static int detach_indexes_and_status(far_task *t, void *arg) {
     (void)arg;
-    return far_catalog_close_table(t);
+    far_catalog_detach_indexes(t);
+    return far_status_record_retire(t);
 }
 
 
@@ -489,9 +490,9 @@ void far_pool_close(far_pool *pool) {
     wait_until_no_task_is_active(pool->team.own);
     for (far_session *s = far_session_list_next(&pool->team, NULL); s; s = far_session_list_next(&pool->team, s))
         release_session(s);
-    /* If this call fails, a collection frees the table of open indexes. */
+    /* If this call fails, a collection frees the status record. */
     if (!pool->fabric->reads_only)
-        far_session_call(pool->team.own, FAR_STATS_OTHER, true, close_open_table, NULL);
+        far_session_call(pool->team.own, FAR_STATS_OTHER, true, detach_indexes_and_status, NULL);
     close_own_session(pool);
     atomic_store_explicit(&pool->finished, true, memory_order_seq_cst);
     while (atomic_load_explicit(&pool->waiters, memory_order_seq_cst) != 0)

@@ -7,7 +7,6 @@
  * that slices continue meanwhile. */
 #include "client/client.h"
 #include "index/index.h"
-#include "pool/catalog/layout.h"
 #include "pool/gc/request.h"
 
 #define QUIESCENT_TICKS  100u  /* number of ticks between two inspections of the pool by a quiescent handle */
@@ -40,10 +39,14 @@ static int run_idle_hooks(far_task *t) {
     for (far_index *index = far_pool_use_index(pool, NULL); index; index = far_pool_use_index(pool, index)) {
         if (!index->kind->idle_hook || t->session->lost)
             continue;
+        t->index_key = index->uid;
         if ((err = far_pin_take(t)) == 0) {
             err = index->kind->idle_hook(t, index);
             far_pin_drop(t);
         }
+        t->index_key = 0;
+        if (err == FAR_ERR_DROPPED)
+            err = 0;
         more |= err > 0;
         if (err < 0 && first_err == 0)
             first_err = err;
@@ -245,8 +248,7 @@ static int inspect_pool_while_quiescent(far_task *t) {
 static int run_slice_steps(far_task *t, far_pool *pool) {
     const far_fabric *fabric = pool->fabric;
     int err = fabric->ops->renew ? fabric->ops->renew(t->session->conn) : 0;
-    if (err < 0 || (err = process_failure_notifications(t)) < 0 || (err = far_open_table_retry_write(t)) < 0 ||
-        (err = far_status_record_tick(t)) < 0)
+    if (err < 0 || (err = process_failure_notifications(t)) < 0 || (err = far_status_record_tick(t)) < 0)
         return err;
     if (!far_epoch_is_active(pool))
         return inspect_pool_while_quiescent(t);
@@ -302,8 +304,7 @@ int far_housekeeping(far_pool *pool) {
 
 
 static bool handle_is_active(far_pool *pool) {
-    return (far_epoch_is_active(pool) || far_open_table_is_unconfirmed(pool)) &&
-           !atomic_load_explicit(&pool->team.dead, memory_order_relaxed);
+    return far_epoch_is_active(pool) && !atomic_load_explicit(&pool->team.dead, memory_order_relaxed);
 }
 
 

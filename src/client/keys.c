@@ -43,7 +43,7 @@ static int64_t deliver_pairs(key_traversal *traversal, far_pair_fn each, void *c
         const char *key = traversal->keys.data + at + sizeof(length);
         at += sizeof(length) + length;
         int err = far_get(traversal->session, traversal->index, key, length, value, FAR_VALUE_MAX, &value_len);
-        if (err == FAR_ERR_NOT_FOUND)
+        if (err == FAR_ERR_NOT_FOUND && !far_index_is_dropped(traversal->index))
             continue;
         if (err < 0)
             return err;

@@ -39,6 +39,8 @@ int far_check_index(const far_session *s, const far_index *index) {
 
 int far_describe_error(const far_session *s, int err) {
     switch (err) {
+    case FAR_ERR_DROPPED: /* the message names the index */
+        return FAR_ERR_NOT_FOUND;
     case FAR_ERR_NOT_FOUND:
         return far_fail(err, "there is no such key");
     case FAR_ERR_EXISTS:
@@ -138,17 +140,20 @@ static int count_keys(const far_task *t, far_index *index, int keys, int err) {
 }
 
 
+/* The caller has a pin. The functions are loaded after the pin was taken, so that an operation with a later pin than the
+ * one at which this handle observed that the index was dropped does not access the index. */
 static inline __attribute__((always_inline)) int call_index_kind(far_task *t, far_index *index, far_op_kind kind,
                                                                  far_bytes key, far_bytes value, far_out *out) {
+    const far_index_kind *functions = atomic_load_explicit(&index->operations, memory_order_relaxed);
     switch (kind) {
     case FAR_OP_GET:
-        return index->kind->get(t, index, key, out);
+        return functions->get(t, index, key, out);
     case FAR_OP_DELETE:
-        return count_keys(t, index, -1, index->kind->remove(t, index, key));
+        return count_keys(t, index, -1, functions->remove(t, index, key));
     default:
         t->added = false;
         t->swaps = kind == FAR_OP_UPDATE;
-        int err = index->kind->put(t, index, kind, key, value);
+        int err = functions->put(t, index, kind, key, value);
         t->swaps = false;
         return count_keys(t, index, kind == FAR_OP_INSERT || t->added, err);
     }

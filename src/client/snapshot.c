@@ -1,5 +1,5 @@
 /* Reads a statistics snapshot of a pool (snapshot.h): first the catalog, then the memory usage, then the registry with
- * the tables and status records of the handles. */
+ * the status records of the handles. */
 #include "client/snapshot.h"
 #include "base/error.h"
 #include "base/grow.h"
@@ -79,38 +79,22 @@ static far_snapshot_handle_info *find_handle(const far_snapshot *survey, unsigne
 }
 
 
-/* Adds an index to the handle if this word of the handle's table of open indexes states that the user of the handle has
- * the index open. */
-static int add_open_index(far_snapshot_handle_info *handle, uint64_t word) {
-    if (!(word & FAR_OPEN_TABLE_USER))
+/* Reads the status record of a handle, and takes the list of its open indexes from it. `addr` is the address in its
+ * registry entry, or 0. A record that does not name the handle counts as absent. */
+static int read_status_record(far_task *t, far_snapshot_handle_info *handle, far_addr addr) {
+    far_status_record *b = &handle->bulletin;
+    if (addr == 0 || !far_may_be_object(t, addr, sizeof(*b)))
         return 0;
-    uint32_t *uids = grow_array(handle->uids, handle->uid_count, sizeof(*uids));
-    if (!uids)
-        return FAR_ERR_NO_MEMORY;
-    handle->uids = uids;
-    handle->uids[handle->uid_count++] = far_open_table_uid(word);
-    return 0;
-}
-
-
-/* Reads the table of open indexes and the status record of a handle. `opened` is the address of the table, or a single
- * entry if the handle has only one index open. */
-static int read_open_table(far_task *t, far_snapshot_handle_info *handle, uint64_t opened) {
-    if (opened == 0 || opened & FAR_OPEN_TABLE_INLINE)
-        return opened ? add_open_index(handle, opened) : 0;
-    far_scratch_mark mark = far_scratch_here(t);
-    uint64_t *table = far_scratch(t, FAR_OPEN_TABLE_BYTES);
-    if (!table)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a table of open indexes");
-    far_read(t, opened, table, FAR_OPEN_TABLE_BYTES);
+    far_read(t, addr, b, sizeof(*b));
     int err = far_wait(t);
-    for (unsigned i = 0; i < FAR_OPEN_TABLE_MAX && err >= 0; i++)
-        err = add_open_index(handle, table[i]);
-    if (err >= 0)
-        memcpy(&handle->bulletin, &table[FAR_OPEN_TABLE_MAX], sizeof(handle->bulletin));
-    handle->bulletin.host[FAR_HOST_MAX] = handle->bulletin.command[sizeof(handle->bulletin.command) - 1] = 0;
-    far_scratch_back(t, mark);
-    return err;
+    if (err < 0 || b->magic != FAR_STATUS_MAGIC || b->client != handle->id || b->generation != handle->generation) {
+        *b = (far_status_record){0};
+        return err;
+    }
+    b->host[FAR_HOST_MAX] = b->command[sizeof(b->command) - 1] = 0;
+    if (b->open_count > FAR_STATUS_OPEN_MAX)
+        b->open_count = FAR_STATUS_OPEN_MAX;
+    return 0;
 }
 
 
@@ -138,13 +122,13 @@ static int add_handle(far_task *t, far_snapshot *survey, unsigned id, const far_
     far_snapshot_handle_info *handle = &items[survey->handle_count++];
     *handle =
         (far_snapshot_handle_info){.id = id, .generation = generation, .own = id == far_task_pool(t)->team.own->id};
-    int err = read_open_table(t, handle, client->opened);
+    int err = read_status_record(t, handle, client->status);
     return err < 0 ? err : read_handle_name(t, handle);
 }
 
 
-/* Adds the client to the snapshot if it is the system session of a live handle. The caller holds a pin, so the table of
- * open indexes that the registry entry names is not reused meanwhile. */
+/* Adds the client to the snapshot if it is the system session of a live handle. The caller holds a pin, so the
+ * status record that the registry entry names is not reused meanwhile. */
 static int read_client(far_task *t, void *ctx, unsigned id, const far_client *client) {
     far_snapshot *survey = ctx;
     if (far_client_state_of(client->word) != FAR_CLIENT_LIVE)
@@ -218,8 +202,6 @@ int far_snapshot_take(far_session *s, far_snapshot *survey) {
 
 
 void far_snapshot_free(far_snapshot *survey) {
-    for (size_t i = 0; i < survey->handle_count; i++)
-        free(survey->handles[i].uids);
     free(survey->handles);
     free(survey->indexes);
     *survey = (far_snapshot){0};
@@ -239,12 +221,4 @@ const far_snapshot_index_info *far_snapshot_index_by_name(const far_snapshot *su
         if (strcmp(survey->indexes[i].name, name) == 0)
             return &survey->indexes[i];
     return NULL;
-}
-
-
-bool far_snapshot_handle_has_open(const far_snapshot_handle_info *handle, uint32_t uid) {
-    for (size_t i = 0; i < handle->uid_count; i++)
-        if (handle->uids[i] == uid)
-            return true;
-    return false;
 }

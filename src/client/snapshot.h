@@ -17,9 +17,7 @@ typedef struct far_snapshot_handle_info { /* one handle, usually one process */
     unsigned sessions;               /* number of user sessions of this handle */
     bool own;                        /* true if this is the handle that takes the snapshot */
     int64_t process;                 /* process id; 0: not known */
-    uint32_t *uids;                  /* uids of the indexes that the user of this handle has open */
-    size_t uid_count;
-    far_status_record bulletin; /* status record; its `process` is 0 if the handle has published none */
+    far_status_record bulletin;      /* status record; its `process` is 0 if the handle has published none */
 } far_snapshot_handle_info;
 
 typedef struct far_snapshot {
@@ -38,6 +36,5 @@ void far_snapshot_free(far_snapshot *survey);
 const far_snapshot_index_info *far_snapshot_index_by_uid(const far_snapshot *survey, uint32_t uid);
 /* returns NULL if there is no index of that name */
 const far_snapshot_index_info *far_snapshot_index_by_name(const far_snapshot *survey, const char *name);
-bool far_snapshot_handle_has_open(const far_snapshot_handle_info *handle, uint32_t uid);
 
 #endif

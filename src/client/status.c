@@ -4,7 +4,6 @@
 #include "client/client.h"
 #include "client/op.h"
 #include "pool/catalog/layout.h"
-#include "task/latch.h"
 
 #include <string.h>
 
@@ -27,9 +26,9 @@ static void add_counters(far_status_record *b, const far_stats *more) {
 }
 
 
-/* Adds the counts of `more` to `row`, a row of the status record, and clears `more`. Each row belongs to one place in
- * the table of open indexes. If the row contains counts of another index, which had this place before, those counts are
- * discarded. */
+/* Adds the counts of `more` to `row`, a row of the status record, and clears `more`. Each row belongs to one slot number
+ * (far_index.slot). If the row contains counts of another index, which had this slot before, those counts are discarded.
+ */
 static void move_index_row(far_index_ops *row, far_index_ops *more) {
     bool any = false;
     for (unsigned kind = 0; kind <= FAR_OP_SCAN; kind++)
@@ -98,12 +97,33 @@ static void set_process_name(const far_pool *pool, far_status_record *b) {
 }
 
 
+/* With the pool's lock held, sets the list of open indexes in the status record. */
+static void list_open_indexes(const far_pool *pool, far_status_record *b) {
+    b->open_count = 0;
+    for (const far_index *index = pool->indexes; index && b->open_count < FAR_STATUS_OPEN_MAX; index = index->next)
+        if (index->opens > 0)
+            b->open[b->open_count++] = index->uid;
+}
+
+
+static bool has_opened_index(far_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    bool opened = pool->indexes_linked > 0;
+    pthread_mutex_unlock(&pool->lock);
+    return opened;
+}
+
+
 /* Copies the status record and returns whether it has changed since the last call. */
 static bool copy_status_record(far_pool *pool, far_status_record *copy) {
     pthread_mutex_lock(&pool->lock);
-    bool changed = pool->status_changed || pool->bulletin.process == 0;
+    bool changed = pool->status_changed;
     if (pool->bulletin.process == 0)
         set_process_name(pool, &pool->bulletin);
+    pool->bulletin.magic = FAR_STATUS_MAGIC;
+    pool->bulletin.client = pool->team.own->id;
+    pool->bulletin.generation = pool->team.own->generation;
+    list_open_indexes(pool, &pool->bulletin);
     pool->status_changed = false;
     pool->bulletin.told += changed;
     *copy = pool->bulletin;
@@ -112,55 +132,69 @@ static bool copy_status_record(far_pool *pool, far_status_record *copy) {
 }
 
 
-/* Writes the status record to far memory after the table of open indexes, if it has changed. Skips the write if
- * another task is changing that table. */
-static int write_status_record(far_task *t) {
+/* Writes the status record to a new object, and then the address of the object to the registry entry. */
+static int create_status_record(far_task *t, const far_status_record *record) {
     far_pool *pool = far_task_pool(t);
-    if (!far_latch_try(t, FAR_LATCH_OPEN_TABLE))
-        return 0;
-    int err = 0;
-    far_status_record *copy = far_scratch(t, sizeof(*copy));
-    if (copy && pool->open_table.table && copy_status_record(pool, copy)) {
-        far_write(t, far_status_record_of(pool->open_table.table), copy, sizeof(*copy));
-        err = far_wait(t);
-    }
-    far_unlatch(t, FAR_LATCH_OPEN_TABLE);
+    far_object object;
+    int err = far_alloc(t, NULL, FAR_POOL_TYPE_STATUS, sizeof(*record), 0, 0, &object);
+    if (err < 0)
+        return err;
+    pool->status = object.addr;
+    far_write(t, object.addr, record, sizeof(*record));
+    if ((err = far_wait(t)) == 0)
+        err = far_write_word(t, far_status_word_of(pool->team.own->id), object.addr);
     return err;
 }
 
 
-static bool index_has_key_count_deltas(const far_index *index) {
-    for (unsigned i = 0; i < FAR_KEY_COUNT_DELTAS; i++)
-        if (atomic_load_explicit(&index->key_count_deltas[i].keys, memory_order_relaxed) != 0)
-            return true;
-    return false;
+/* Writes the status record to far memory, if it has changed. A handle has no status record in far memory before it opens
+ * an index, and as long as the pool is full. All these verbs are posted in the system session. If that session is lost,
+ * the handle has failed, and a collection frees the record after the session was fenced. */
+static int write_status_record(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    far_status_record *copy = far_scratch(t, sizeof(*copy));
+    if (!copy || !has_opened_index(pool) || !copy_status_record(pool, copy))
+        return 0;
+    int err = far_pin_take(t);
+    if (err == 0 && pool->status == 0)
+        err = create_status_record(t, copy);
+    else if (err == 0) {
+        far_write(t, pool->status, copy, sizeof(*copy));
+        err = far_wait(t);
+    }
+    far_pin_drop(t);
+    if (err != FAR_ERR_NO_MEMORY)
+        return err;
+    pthread_mutex_lock(&pool->lock);
+    pool->status_changed = true;
+    pthread_mutex_unlock(&pool->lock);
+    return 0;
 }
 
 
-/* Adds the number of keys that this handle has added or removed since the last call to the record of the index in far
- * memory. The task takes a pin before it checks that the user has the index open. So the record existed while the pin
- * was held, and its memory is not reused before the pin is dropped. */
-static int publish_key_count(far_task *t, far_index *index) {
+int far_status_record_retire(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    if (!index_has_key_count_deltas(index))
+    if (pool->status == 0)
         return 0;
     int err = far_pin_take(t);
-    if (err < 0)
-        return err;
-    pthread_mutex_lock(&pool->lock);
-    bool open = index->opens > 0;
-    pthread_mutex_unlock(&pool->lock);
-    err = open ? far_catalog_publish_key_counts(t, index) : 0;
+    if (err == 0)
+        err = far_write_word(t, far_status_word_of(pool->team.own->id), 0);
+    if (err == 0)
+        far_retire(t, NULL, FAR_POOL_TYPE_STATUS, pool->status, sizeof(far_status_record));
+    pool->status = 0;
     far_pin_drop(t);
     return err;
 }
 
 
+/* Adds the number of keys that this handle has added or removed since the last call to the records of its indexes. */
 static int publish_all_key_counts(far_task *t) {
     far_pool *pool = far_task_pool(t);
     int err = 0;
-    for (far_index *index = far_pool_use_index(pool, NULL); index; index = far_pool_use_index(pool, index))
-        err = err < 0 ? err : publish_key_count(t, index);
+    for (far_index *index = far_pool_use_index(pool, NULL); index; index = far_pool_use_index(pool, index)) {
+        err = err < 0 ? err : far_catalog_publish_key_counts(t, index);
+        far_pin_drop(t);
+    }
     return err;
 }
 

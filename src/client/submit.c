@@ -108,6 +108,8 @@ static void finish_op(inflight_op *entry, int64_t result) {
     op->result = result > INT_MAX ? INT_MAX : (int)result;
     if (result < 0)
         store_failure_message(table, op, op->result);
+    if (result == FAR_ERR_DROPPED)
+        op->result = FAR_ERR_NOT_FOUND;
     if (entry->scan)
         far_scan_free(entry->scan);
     entry->scan = NULL;

@@ -35,7 +35,7 @@ far_index *far_pool_use_index(far_pool *pool, far_index *previous) {
         far_index_unuse(previous);
     pthread_mutex_lock(&pool->lock);
     for (far_index *index = pool->indexes; index; index = index->next)
-        if (index->uid > after && (!next || index->uid < next->uid))
+        if (index->uid > after && index->opens > 0 && !far_index_is_dropped(index) && (!next || index->uid < next->uid))
             next = index;
     if (next)
         far_index_use(next);

@@ -21,37 +21,30 @@ struct far_store;  /* blocks and free objects of this handle (pool/alloc/store.h
 #define FAR_LATCH_OUT_OF_MEMORY far_addr_make(0, FAR_SUPER_EPOCH)
 /* held by the task that changes blocks and slabs (far_store_enter) */
 #define FAR_LATCH_STORE far_addr_make(0, FAR_SUPER_REQUEST)
-/* held by the task that changes the table of open indexes */
-#define FAR_LATCH_OPEN_TABLE far_addr_make(0, FAR_SUPER_CATALOG)
+/* held by the task that opens or creates an index */
+#define FAR_LATCH_OPEN far_addr_make(0, FAR_SUPER_CATALOG)
 
-/* number of indexes that one handle can have open; table and status record together fill 4 KiB */
-#define FAR_OPEN_TABLE_MAX 368
-
-/* The handle's own copy of its table of open indexes in far memory (pool/catalog/open_table.c). */
-typedef struct far_open_table {
-    far_addr table;   /* address of the table in far memory; 0 before it exists */
-    far_addr created; /* address of the table created last; its registration in the client registry may have failed */
-    uint64_t words[FAR_OPEN_TABLE_MAX]; /* what each slot of the table should contain */
-    /* true after a failed WRITE of the table; far memory may then differ from `words`, and the WRITE may still take
-     * effect */
-    atomic_bool write_unconfirmed;
-} far_open_table;
-
+#define FAR_STATUS_MAGIC 0x737574617473ull
+/* number of open indexes that a status record names; further ones are left out */
+#define FAR_STATUS_OPEN_MAX 122
 
 /* Status record: statistics that a handle publishes for observers such as `farindex top`. Housekeeping writes it from
- * time to time after the table of open indexes; no protocol reads it. The numbers are sums over all sessions of the
- * handle, including closed ones. */
+ * time to time to an object that word 5 of the handle's registry entry names; no protocol reads it. The numbers are
+ * sums over all sessions of the handle, including closed ones. */
 typedef struct far_status_record {
+    uint64_t magic;
+    uint32_t client, generation; /* id and generation of the handle's system session */
     uint64_t process; /* process id; 0 until the record is written for the first time */
     uint64_t told;    /* number of times that the status record was written */
     char host[FAR_HOST_MAX + 1], command[FAR_COMMAND_MAX + 1];
     uint64_t ops[FAR_OP_SCAN + 1], round_trips, verbs, retries, bytes_read, bytes_written, cache_hits, cache_misses,
         merged;
-    uint64_t unused[4];
+    uint64_t open_count;
+    uint32_t open[FAR_STATUS_OPEN_MAX]; /* uids of the indexes that the handle has open */
     far_index_ops indexes[FAR_COUNTED_INDEXES];
 } far_status_record;
 
-_Static_assert(sizeof(far_status_record) == (512 - FAR_OPEN_TABLE_MAX) * 8, "the table has the size of few pages");
+_Static_assert(sizeof(far_status_record) % FAR_GRANULE == 0, "no padding");
 
 struct far_pool {
     /* ---- Set when the pool is opened ---- */
@@ -69,9 +62,12 @@ struct far_pool {
      * wait */
     pthread_mutex_t lock;
     far_index *indexes;
-    far_open_table open_table;
-    /* number of drop marks that this handle has issued; makes each mark unique (catalog/catalog.c) */
-    atomic_uint drop_marks_issued;
+    uint64_t indexes_linked; /* number of indexes that were ever added to the list; protected by `lock` */
+    atomic_uint dropped_open; /* number of indexes in the list that this handle knows to be dropped */
+    atomic_bool has_catalog;  /* true after this handle has read that the pool has a catalog object */
+    /* The words CATALOG and NEXT_UID for which far_catalog_observe last compared the open indexes with the catalog. No
+     * pair of values occurs twice (catalog/README.md). Protected by the lock `epochs.waking`. */
+    uint64_t observed_catalog, observed_uids;
     /* number of open sessions and indexes, plus one for the handle until it is closed; the last release frees it */
     unsigned references;
     /* fork count of the process when the pool was opened; a different count reveals the copy in a forked child */
@@ -105,6 +101,7 @@ struct far_pool {
     unsigned check_cursor; /* id of the registry entry that was last checked for liveness */
 
     /* ---- Statistics for observers (client/status.c, client/full.c) ---- */
+    far_addr status;            /* the status record in far memory; 0 before it exists. Only housekeeping uses it. */
     far_status_record bulletin; /* the next status record to publish; protected by `lock` */
     bool status_changed; /* true if `bulletin` changed since it was last written to far memory; protected by `lock` */
     uint64_t next_status_write; /* time of the next write of the status record */
@@ -159,8 +156,8 @@ int far_pool_session_new(far_pool *pool, far_session **session);
 
 void far_pool_wake(far_pool *pool); /* wakes the housekeeping thread if it sleeps */
 
-/* Iterates over the open indexes in the order of their uids. The first call has NULL as `previous`, each later call the
- * previous result. Returns NULL after the last index. The returned index counts as in use until the next call, so a
+/* Iterates over the open indexes in the order of their uids, without those that this handle knows to be dropped. The
+ * first call has NULL as `previous`, each later call the previous result. Returns NULL after the last index. The returned index counts as in use until the next call, so a
  * concurrent close of the index waits for that call. */
 far_index *far_pool_use_index(far_pool *pool, far_index *previous);
 

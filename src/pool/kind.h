@@ -160,9 +160,17 @@ typedef struct far_key_count_delta {
     uint64_t unused[7];
 } far_key_count_delta;
 
+/* Internal error code of an operation on an index that this handle knows to be dropped. It differs from
+ * FAR_ERR_NOT_FOUND, which the kinds use for an absent key; the user gets FAR_ERR_NOT_FOUND (far_describe_error). */
+#define FAR_ERR_DROPPED (-100)
+
 /* An index that this handle has open. The pool owns the object; the kind uses `descriptor` and `state`. */
 struct far_index {
     const far_index_kind *kind;
+    /* The kind whose get, put and remove an operation calls after it took its pin: `kind`, or, after this handle has
+     * observed that the index was dropped, a kind whose functions return FAR_ERR_DROPPED. So an operation needs no
+     * check of its own. */
+    _Atomic(const far_index_kind *) operations;
     far_pool *pool;
     char name[FAR_NAME_MAX + 1];
     uint32_t uid;                     /* number of the index, 1 to 2^24-1; unique in the pool for ever */
@@ -173,10 +181,10 @@ struct far_index {
     int64_t options[FAR_OPTIONS_MAX];
     char options_text[FAR_OPTIONS_TEXT_MAX + 1];
     void *state; /* local state of the kind */
-    /* number of opens by the user, and number of opens by collections and checks; both are protected by the pool's lock
-     */
-    unsigned opens, walks;
-    unsigned slot;    /* number of the slot in the handle's table of open indexes that contains this index */
+    unsigned opens; /* number of opens by the user, by collections and by checks; protected by the pool's lock */
+    unsigned slot;  /* a small number that no other open index of the handle has; selects its operation counts */
+    uint64_t linked;     /* value of far_pool.indexes_linked when the index was added to the handle's list */
+    atomic_bool dropped; /* true after this handle has observed that the index was dropped; never cleared */
     atomic_uint uses; /* number of operations and hooks in progress; close waits until it is 0 */
     /* change of the number of keys by this handle, not yet added to the record; one counter per group of sessions */
     far_key_count_delta key_count_deltas[FAR_KEY_COUNT_DELTAS];
@@ -201,6 +209,11 @@ static inline size_t far_value_size(const far_index *index) {
 
 /* Returns the memory budget that limits the caches of this index (base/budget.h). */
 struct far_budget *far_index_budget(const far_index *index);
+
+static inline bool far_index_is_dropped(const far_index *index) {
+    return atomic_load_explicit(&index->dropped, memory_order_relaxed);
+}
+
 
 /* Counts one more user of the index. A close waits until far_index_unuse was called as often as far_index_use. */
 void far_index_use(far_index *index);

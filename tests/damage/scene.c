@@ -326,28 +326,11 @@ void scene_damage(const scene *s, far_random *random, damage *d) {
 }
 
 
-far_addr scene_find_open_table(void) {
-    for (unsigned id = 1; id <= 4; id++) {
-        far_client client;
-        memcpy(&client, memory_at(far_client_entry(id)), sizeof(client));
-        if (client.opened != 0 && !(client.opened & FAR_OPEN_TABLE_INLINE))
-            return client.opened;
-    }
-    return 0;
-}
-
-
-/* Most words of a table of open indexes are not used, so half the damages hit its first words, which are used. */
-void scene_damage_tables(const scene *s, far_random *random, damage *d) {
+void scene_damage_marks(const scene *s, far_random *random, damage *d) {
     const far_geometry *g = &s->geometry;
-    far_addr table = scene_find_open_table();
     unsigned node = (unsigned)far_random_below(random, g->nodes);
-    uint64_t words = far_random_chance(random, 1, 2) ? 4 : FAR_OPEN_TABLE_MAX;
-    object open = {table, words * 8}, marks = {far_addr_make(node, g->node[node].marks), 8 * far_bitmap_bytes(g)};
-    if (table && far_random_chance(random, 1, 2))
-        damage_object(s, &open, "open table", random, d);
-    else
-        damage_object(s, &marks, "marks", random, d);
+    object marks = {far_addr_make(node, g->node[node].marks), 8 * far_bitmap_bytes(g)};
+    damage_object(s, &marks, "marks", random, d);
 }
 
 

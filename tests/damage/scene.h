@@ -64,10 +64,8 @@ typedef struct damage {
 #define DAMAGE_AROUND 8
 
 void scene_damage(const scene *s, far_random *random, damage *d);
-/* damages mark bitmaps, or tables of open indexes */
-void scene_damage_tables(const scene *s, far_random *random, damage *d);
-/* returns the address of a client's table of open indexes in the present memory; 0: there is none */
-far_addr scene_find_open_table(void);
+/* damages mark bitmaps */
+void scene_damage_marks(const scene *s, far_random *random, damage *d);
 /* damages a word that may be a lock, so that the word names a client that does not hold the lock */
 void scene_damage_owner(const scene *s, far_random *random, damage *d);
 /* returns the owner word of the client that has this id now, or that will get it next (pool/format/owner.h) */

@@ -502,32 +502,6 @@ TEST(an_unused_registry_entry_contains_words) {
 }
 
 
-/* A drop mark names a live client that drops nothing: first the client of the handle, then the calling session. The
- * test proves that a client which reads the mark finds out that no drop is in progress, and removes the mark. */
-TEST(a_drop_mark_without_a_client_is_removed) {
-    stage s;
-    open_stage(&s, "dart", "");
-    const far_addr mark = s.index->record + offsetof(far_index_record, mark);
-    for (unsigned how = 0; how < 4; how++) {
-        bool drops = how == 3;
-        unsigned id = how % 2 ? s.session->id : s.pool->team.own->id;
-        far_index_close(s.index);
-        s.index = NULL;
-        *word_at(mark) = scene_owner(id, 0) | (uint64_t)how << FAR_OWNER_BITS;
-        rig_limit_verbs(VERBS_MAX);
-        if (how < 2)
-            assert_int_equal(far_index_open(s.session, "index", &s.index), 0);
-        else if (drops)
-            assert_int_equal(far_index_drop(s.session, "index"), 0);
-        else
-            assert_int_equal(far_pool_check(s.session, 0, ignore_problem, NULL), 0);
-        assert_false(rig_limit_is_exceeded());
-        assert_true(drops || *word_at(mark) == 0);
-    }
-    close_stage(&s);
-}
-
-
 TEST_CASE(chime_node_is_busy_without_a_client, "chime, busy", "");
 TEST_CASE(chime_node_is_busy_without_a_client, "chime, busy, 8/8", "key_size=8,value_size=8");
 TEST_CASE(chime_node_is_locked_by_no_client, "chime, locked", "");

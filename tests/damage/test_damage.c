@@ -1,9 +1,9 @@
 /* Tests of damaged pools. They prove that every call on a damaged pool ends within bounded work, counted in verbs; that
  * no call returns a value that its key never had; and that check reports every damage that makes an operation fail.
  *
- * test_damage [--kind KIND] [--seeds FIRST..LAST] [--owners] [--tables] [--checksum] [--verbose]      `make fuzz` runs
- * more seeds. With --owners every damage is a word that names a live client, as if it held a lock; with --tables the
- * damage is in mark bitmaps or in a table of open indexes; with --checksum all indexes have checksum=on */
+ * test_damage [--kind KIND] [--seeds FIRST..LAST] [--owners] [--marks] [--checksum] [--verbose]      `make fuzz` runs
+ * more seeds. With --owners every damage is a word that names a live client, as if it held a lock; with --marks the
+ * damage is in mark bitmaps; with --checksum all indexes have checksum=on */
 #include "damage_seeds.h"
 #include "test.h"
 #include "trial.h"
@@ -14,18 +14,18 @@
 #define SEED_FIRST  301 /* first seed; the seeds from here on include every kind of hang that was ever found */
 #define SEED_LAST   700 /* last seed for each kind of index */
 #define SUM_SEEDS   60  /* number of seeds that are also run with checksums */
-#define TABLE_SEEDS 80  /* number of seeds that damage mark bitmaps and tables of open indexes */
+#define MARK_SEEDS  80  /* number of seeds that damage mark bitmaps */
 
 static const char *const layouts[][2] = {{"", "key_size=8,value_size=8"},
                                          {"checksum=on", "key_size=8,value_size=8,checksum=on"}};
 
 static damage_seeds seeds = {SEED_FIRST, SEED_LAST, NULL};
-static bool owners, tables;
+static bool owners, marks;
 static bool sums_only; /* true: runs all seeds with checksums, and no seed without */
 
 static void damage_pool(const scene *s, far_random *random, damage *d, const void *arg) {
     (void)arg;
-    (owners ? scene_damage_owner : tables ? scene_damage_tables : scene_damage)(s, random, d);
+    (owners ? scene_damage_owner : marks ? scene_damage_marks : scene_damage)(s, random, d);
 }
 
 
@@ -56,13 +56,13 @@ TEST(checksums_find_damaged_values) {
 }
 
 
-TEST(marks_and_tables_of_open_indexes) {
+TEST(mark_bitmaps) {
     const damage_seeds all = seeds;
-    seeds.last = seeds.first + TABLE_SEEDS;
-    tables = true;
+    seeds.last = seeds.first + MARK_SEEDS;
+    marks = true;
     trial_has_sums = false;
     run_all_seeds();
-    tables = false;
+    marks = false;
     seeds = all;
 }
 
@@ -93,7 +93,7 @@ TEST(earlier_findings_stay_fixed) {
         {"shard", false, false, 1738}, /* address of a partition, which then leads to no control block */
         {"shard", false, false, 146},  /* address of a partition; an insert wrote into the superblock */
         {"smart", false, false, 3457}, /* lock word of a leaf */
-        /* registry word with the address of a handle's own table of open indexes; the handle freed the table at this
+        /* registry word with the address of a handle's own object; the handle freed the object at this
          * address, and its memory became a catalog */
         {"chime", false, false, 393},
         /* number of registry entries in use; clients with larger ids were invisible to other clients */
@@ -133,10 +133,10 @@ TEST_ARGUMENTS(argc, argv) {
             sums_only = true;
         } else if (strcmp(argv[i], "--owners") == 0) {
             owners = true;
-        } else if (strcmp(argv[i], "--tables") == 0) {
-            tables = true;
+        } else if (strcmp(argv[i], "--marks") == 0) {
+            marks = true;
         } else {
-            fprintf(stderr, "usage: test_damage [--kind KIND] [--seeds FIRST..LAST] [--owners] [--tables] "
+            fprintf(stderr, "usage: test_damage [--kind KIND] [--seeds FIRST..LAST] [--owners] [--marks] "
                             "[--checksum] [--verbose]\n");
             return 2;
         }

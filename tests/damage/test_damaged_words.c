@@ -1,7 +1,7 @@
 /* Tests of damages of single words. Every word of the superblock, the node headers, the registry, the catalog, the
  * record of an index and the block entries is damaged, one at a time, in a closed pool and in a pool in use. A damaged
  * word becomes zero or all ones, or has one bit flipped. In the same way, every sort of address in the objects of each
- * kind is damaged, and, in a pool in use, the first words of the table of open indexes.
+ * kind is damaged.
  *
  * test_damaged_words [--all] [--kind KIND] [--seed SEED] [--verbose]      --all: every bit, always both in use and
  * closed, and also page words, bitmaps and marks (make fuzz); --seed: only the damage that was reported with that seed
@@ -12,9 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OPEN_WORDS 4u           /* number of words of a table of open indexes that are damaged */
-/* first seed of the damages of tables of open indexes; no other damages have such seeds */
-#define OPEN_SEEDS (1ull << 40)
 
 enum { TO_ZERO, TO_ONES, FLIP, HOWS = FLIP + 64 };
 
@@ -72,27 +69,6 @@ static unsigned damage_range(const scene *s, far_addr addr, uint64_t bytes, bool
 }
 
 
-/* Damages a word of the table of open indexes of the client that has the pool open. h->addr is the offset in the table.
- */
-static void damage_open_table(const scene *s, far_random *random, damage *d, const void *arg) {
-    word_harm h = *(const word_harm *)arg;
-    h.addr += scene_find_open_table();
-    damage_one_word(s, random, d, &h);
-}
-
-
-/* Damages words of the table of open indexes: some words that are in use, and some that are not. */
-static unsigned damage_open_tables(const scene *s) {
-    unsigned failures = 0;
-    for (uint64_t at = 0; at < OPEN_WORDS * 8; at += 8)
-        for (unsigned how = 0; how < HOWS; how++)
-            if (is_chosen(how, at / 8, all))
-                failures += run_if_selected(s, 2 * (HOWS * (OPEN_SEEDS + at) + how) + 1, damage_open_table,
-                                            &(word_harm){.addr = at, .how = how});
-    return failures;
-}
-
-
 static bool is_one_of(const char *name, const char *const *names) {
     while (*names && strcmp(*names, name) != 0)
         names++;
@@ -120,7 +96,6 @@ TEST(every_word_of_the_pool_itself) {
                         damage_range(&s, far_addr_make(1, 0), 24, all);
     for (size_t i = 0; i < s.place_count; i++)
         failures += damage_place(&s, &s.places[i]);
-    failures += damage_open_tables(&s);
     for (unsigned n = 0; n < RIG_NODES && all; n++)
         failures += damage_range(&s, far_addr_make(n, s.geometry.node[n].marks), 1024, false);
     scene_free(&s);

@@ -205,7 +205,7 @@ static bool fail_visitor_at(unsigned n, uint32_t units) {
         for (unsigned id = 1; id <= 8; id++) {
             far_client client = entry_of(world, id);
             if (far_client_state_of(client.word) == FAR_CLIENT_FREE)
-                assert_true(client.pin == 0 && client.answered == 0 && client.settled == 0 && client.opened == 0 &&
+                assert_true(client.pin == 0 && client.answered == 0 && client.settled == 0 && client.status == 0 &&
                             client.free_bytes == 0);
         }
         assert_int_equal(far_session_call(survivor->team.own, FAR_STATS_OTHER, true, collect_registry, NULL), 0);

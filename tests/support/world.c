@@ -23,6 +23,15 @@ far_sim_world *world_join(const char *uri, const far_pool_options *options, far_
 }
 
 
+void world_await_status_record(far_sim_world *world, far_pool *pool) {
+    for (unsigned i = 0; i < 1000 && pool->status == 0; i++) {
+        assert_true(far_pool_poll(pool) >= 0);
+        far_sim_sleep(world, 1000000);
+    }
+    assert_int_not_equal(pool->status, 0);
+}
+
+
 far_sim_client *world_start(far_pool *pool, const char *name, void (*run)(void *arg), void *arg) {
     far_sim_client *client = far_sim_start(pool->fabric, name, run, arg);
     assert_non_null(client);

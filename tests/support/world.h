@@ -24,6 +24,10 @@ void world_uri(char uri[WORLD_URI], const char *format, ...) __attribute__((form
 /* Opens another handle with one session. `options` may be NULL for the defaults. */
 far_sim_world *world_join(const char *uri, const far_pool_options *options, far_pool **pool, far_session **session);
 
+/* Waits until housekeeping has created the status record of a handle with an open index, so that the memory in use does
+ * not change later for this reason. */
+void world_await_status_record(far_sim_world *world, far_pool *pool);
+
 far_sim_client *world_start(far_pool *pool, const char *name, void (*run)(void *arg), void *arg);
 /* resumes the client and runs it until it reaches the point or verb */
 void world_stop_at(far_sim_client *client, far_sim_match match);

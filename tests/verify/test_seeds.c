@@ -28,7 +28,7 @@ static far_torture plain(const char *kind) {
 }
 
 
-/* Sessions were lost while they opened or closed an index, and their entries in the table of open indexes remained, so
+/* Sessions were lost while they opened or closed an index, and words that they had written in far memory remained, so
  * drops of the index waited forever. */
 TEST(sessions_lost_while_opening_an_index_do_not_block_its_drop) {
     far_torture torture = plain("smart");

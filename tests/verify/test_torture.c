@@ -138,12 +138,12 @@ int __wrap_far_index_drop(far_session *session, const char *name);
 
 
 int __wrap_far_index_drop(far_session *session, const char *name) {
-    return refuses_drops ? far_fail(FAR_ERR_BUSY, "index '%s' is open, it is said", name)
+    return refuses_drops ? far_fail(FAR_ERR_BUSY, "index '%s' is in use, it is said", name)
                          : __real_far_index_drop(session, name);
 }
 
 
-/* No client has the index open, so a refusal of the drop is an error. */
+/* A drop is never refused with FAR_ERR_BUSY. */
 TEST(a_drop_that_is_refused_without_a_reason_is_caught) {
     far_torture torture = toy_settings(NULL);
     refuses_drops = true;

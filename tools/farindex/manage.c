@@ -61,34 +61,6 @@ int cli_create(int argc, char **argv) {
 }
 
 
-/* Writes the processes that have the index open, or "" if none has. */
-static void describe_users(cli_pool *p, const char *name, char *words, size_t size) {
-    far_snapshot survey;
-    size_t used = 0;
-    *words = 0;
-    const far_snapshot_index_info *index =
-        far_snapshot_take(p->session, &survey) < 0 ? NULL : far_snapshot_index_by_name(&survey, name);
-    for (size_t i = 0; index && i < survey.handle_count && used < size; i++) {
-        const far_snapshot_handle_info *handle = &survey.handles[i];
-        if (handle->own || !far_snapshot_handle_has_open(handle, index->uid))
-            continue;
-        char command[64], host[FAR_HOST_MAX + 1];
-        cli_handle_names(handle, command, host);
-        used += (size_t)snprintf(words + used, size - used, "%s process %" PRId64 " (%s on %s, client %u)",
-                                 used ? "," : ":", handle->process, command, host, handle->id);
-    }
-    far_snapshot_free(&survey);
-}
-
-
-static int report_index_in_use(cli_pool *p, const char *name) {
-    char users[512], why[512];
-    snprintf(why, sizeof(why), "%s", far_last_error());
-    describe_users(p, name, users, sizeof(users));
-    return *users ? cli_conflict("the index '%s' is in use%s", name, users) : cli_conflict("'%s': %s", name, why);
-}
-
-
 int cli_drop(int argc, char **argv) {
     cli_pool p = {0};
     const cli_option options[] = {CLI_POOL_OPTIONS(&p), CLI_OPTIONS_END};
@@ -100,8 +72,6 @@ int cli_drop(int argc, char **argv) {
     int err = far_index_drop(p.session, argv[0]);
     if (err == FAR_ERR_NOT_FOUND)
         status = cli_not_found("there is no index '%s'", argv[0]);
-    else if (err == FAR_ERR_BUSY)
-        status = report_index_in_use(&p, argv[0]);
     else if (err < 0)
         status = cli_operation_failed(err);
     else if (p.json)
@@ -310,8 +280,8 @@ typedef struct client_output { /* the state of 'evict --list' */
 /* Prints the names of the indexes that the handle has open, separated by commas. */
 static void print_open_indexes(const client_output *l, const far_snapshot_handle_info *handle) {
     bool any = false;
-    for (size_t i = 0; i < handle->uid_count; i++) {
-        const far_snapshot_index_info *index = far_snapshot_index_by_uid(&l->survey, handle->uids[i]);
+    for (size_t i = 0; i < handle->bulletin.open_count; i++) {
+        const far_snapshot_index_info *index = far_snapshot_index_by_uid(&l->survey, handle->bulletin.open[i]);
         if (!index)
             continue;
         printf("%s%s", any ? "," : "", index->name);
@@ -322,8 +292,8 @@ static void print_open_indexes(const client_output *l, const far_snapshot_handle
 
 static json_t *open_indexes_as_json(const client_output *l, const far_snapshot_handle_info *handle) {
     json_t *names = cli_json_array();
-    for (size_t i = 0; i < handle->uid_count; i++) {
-        const far_snapshot_index_info *index = far_snapshot_index_by_uid(&l->survey, handle->uids[i]);
+    for (size_t i = 0; i < handle->bulletin.open_count; i++) {
+        const far_snapshot_index_info *index = far_snapshot_index_by_uid(&l->survey, handle->bulletin.open[i]);
         if (index)
             cli_json_append(names, cli_json_text(index->name));
     }

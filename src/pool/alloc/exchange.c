@@ -106,8 +106,6 @@ static int load_adopted_block(far_task *t, far_block_id id, uint32_t stamp) {
         /* the block is removed again if its slabs could not be loaded, because pages whose slab is missing in the store
          * would look free */
         far_owned_block_remove(s, b);
-    /* makes the next tick compare the slabs with the catalog, because the block may contain slabs of a dropped index */
-    s->catalog_seen = UINT64_MAX;
     pthread_mutex_unlock(&s->lock);
     if (!loaded)
         return far_fail(FAR_ERR_NO_MEMORY, "no local memory for an adopted block");

@@ -236,6 +236,10 @@ far_slab *far_slab_add(far_store *s, far_owned_block *block, unsigned page, unsi
         block->slab[p] = slab;
     far_owned_block_set_free_pages(s, block, block->free_pages & ~far_page_mask(page, pages));
     s->store_bytes += objects * class->size;
+    /* An adopted block may contain slabs of a dropped index, and an operation that was running when the index was dropped
+     * may cut a new one. The next tick then compares the slabs with the catalog again (pool/gc/dropped.c). */
+    if (far_class_index_is_gone(class))
+        s->catalog_seen = UINT64_MAX;
     return slab;
 }
 
@@ -593,6 +597,16 @@ void far_memory_index_closed(far_pool *pool, far_index *index) {
     for (unsigned i = 0; i < FAR_BINS; i++)
         for (far_class *c = s->classes[i]; c; c = c->next)
             if (c->uid != 0 && far_class_index(c) == index)
+                atomic_store_explicit(&c->index, NULL, memory_order_release);
+    pthread_mutex_unlock(&s->lock);
+}
+
+
+void far_memory_uid_closed(far_store *s, uint32_t uid) {
+    pthread_mutex_lock(&s->lock);
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        for (far_class *c = s->classes[i]; c; c = c->next)
+            if (c->uid == uid)
                 atomic_store_explicit(&c->index, NULL, memory_order_release);
     pthread_mutex_unlock(&s->lock);
 }

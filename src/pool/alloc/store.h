@@ -264,7 +264,6 @@ typedef struct far_store {
     uint64_t observed_epoch;
     bool walk;         /* true while a mark phase may be in progress, so that no remote object may be handed out */
     bool missed_sweep; /* true if a collection was not swept here before the next one was observed */
-    uint32_t table_checked_for; /* number of the last request for which the table of open indexes was checked */
     uint32_t released_for;      /* number of the last request for which blocks were released */
     bool release_blocks;        /* the request demands that handles release blocks with free space */
     /* true if the previous request to release blocks did not free enough memory, so that blocks with any free space
@@ -378,6 +377,14 @@ static inline far_index *far_class_index(const far_class *class) {
 }
 
 
+/* Returns whether the index of the class is not open in this handle, or known to be dropped. With the store's lock held,
+ * the index is not freed meanwhile. */
+static inline bool far_class_index_is_gone(const far_class *class) {
+    const far_index *index = far_class_index(class);
+    return class->uid != 0 && (!index || far_index_is_dropped(index));
+}
+
+
 static inline const far_type *far_class_info(const far_class *class) {
     return atomic_load_explicit(&class->info, memory_order_acquire);
 }
@@ -401,6 +408,10 @@ static inline bool far_slab_is_free(const far_slab *slab) {
     return slab->stored + (slab->objects - slab->carved) == slab->objects;
 }
 
+
+/* Does the same as far_memory_index_closed for a dropped index that may still be open. No operation of this handle on
+ * the index may be running, and none may begin. */
+void far_memory_uid_closed(far_store *s, uint32_t uid);
 
 /* Adds an object that became free in this handle. An own object goes to the store. A remote object goes to the list of
  * remote objects of its class, or becomes a pending return if a mark phase may be in progress or if `pin`, the epoch

@@ -127,19 +127,14 @@ static int tick_with_pin(far_task *t) {
     far_store *s = far_store_of(t);
     uint64_t epoch = far_epoch_known(t);
     pthread_mutex_lock(&s->lock);
-    bool new_epoch = s->tick_epoch != epoch, new_request = s->table_checked_for != s->observed;
+    bool new_epoch = s->tick_epoch != epoch;
     s->tick_epoch = epoch;
-    s->table_checked_for = s->observed;
     pthread_mutex_unlock(&s->lock);
     if (new_epoch) {
         far_session_owned_free_closed(s);
         far_reclaim_all(t);
     }
-    /* A new request may come from a client that waits until an index is not open any more, so damaged words of the
-     * table of open indexes are repaired now. */
-    int more = 0, err = new_request ? far_open_table_repair_words(t) : 0;
-    if (err == 0)
-        err = far_returns_flush(t);
+    int more = 0, err = far_returns_flush(t);
     if (err == 0 && has_block_work(s)) {
         far_store_enter(t);
         err = more = do_block_work(t);

@@ -1,4 +1,4 @@
-/* The catalog (catalog.h): reading, creating, dropping and listing indexes. open_table.c contains opening and closing.
+/* The catalog (catalog.h): reading, creating, dropping and listing indexes. open.c contains opening and closing.
  *
  * A client that adds an index writes new catalog objects and publishes them by a CAS of the catalog word, under a pin.
  * While the pin is held, the address in the catalog word cannot reappear with other content, because an object that was
@@ -9,28 +9,13 @@
 #include "base/error.h"
 #include "pool/catalog/layout.h"
 #include "pool/catalog/options.h"
-#include "pool/epoch/stalled.h"
-#include "pool/format/owner.h"
 #include "pool/gc/request.h"
 #include "task/latch.h"
-#include "task/progress.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
-
-#define WALK_TICKS 600000u /* number of ticks that a drop waits for index walks that have the index open */
-/* number of short pauses of a drop that waits for index walks, before they become longer */
-#define WALK_SHORT_PAUSES 16u
-#define WALK_PAUSE_TICKS  16u
-/* number of short pauses of a task that waits for another client's drop, before they become longer */
-#define MET_SHORT_PAUSES 16u
-/* length of the later pauses; longer than WALK_PAUSE_TICKS, so that a running drop renews its mark in between */
-#define MET_PAUSE_TICKS 64u
-
-_Static_assert(MET_PAUSE_TICKS >= 4 * WALK_PAUSE_TICKS,
-               "a running drop renews its mark between two reads of a waiting client");
 
 
 static far_addr catalog_word(void) {
@@ -113,9 +98,19 @@ static int read_catalog_object(far_task *t, far_catalog_view *view, far_addr add
 
 
 static int read_current_catalog(far_task *t, far_catalog_view *view) {
-    *view = (far_catalog_view){0};
+    far_pool *pool = far_task_pool(t);
+    pthread_mutex_lock(&pool->lock);
+    *view = (far_catalog_view){.linked = pool->indexes_linked};
+    pthread_mutex_unlock(&pool->lock);
+    /* loaded before the READ, because another task may learn of the first catalog object after the READ took effect */
+    bool has_catalog = atomic_load_explicit(&pool->has_catalog, memory_order_acquire);
     int err = far_read_word(t, catalog_word(), &view->word);
-    for (far_addr addr = far_catalog_word_addr(view->word); err == 0 && addr != 0;)
+    const far_addr first = far_catalog_word_addr(view->word);
+    if (err == 0 && first != 0)
+        atomic_store_explicit(&pool->has_catalog, true, memory_order_release);
+    else if (err == 0 && (has_catalog || view->word != 0))
+        err = fail_corrupt("its address is 0");
+    for (far_addr addr = first; err == 0 && addr != 0;)
         err = read_catalog_object(t, view, addr, &addr);
     return err;
 }
@@ -147,7 +142,7 @@ int far_catalog_read(far_task *t, far_catalog_view *view) {
             far_task_fabric(t)->reads_only)
             return err;
         far_addr addr = far_catalog_word_addr(view->word);
-        err = swap_catalog_word(t, view, view->count ? far_catalog_word(addr, view->count) : 0);
+        err = swap_catalog_word(t, view, far_catalog_word(addr, view->count));
         if (err < 0)
             return err;
         if (err == 1)
@@ -195,58 +190,6 @@ int far_catalog_find(far_task *t, const far_catalog_view *view, const char *name
 }
 
 
-/* Called when the drop mark is still the same and the epoch has not advanced. Either the client that the mark names is
- * stalled, or another client holds up the epoch; in the second case the mark may be abandoned, and the client that it
- * names may work normally. Fails with FAR_ERR_BUSY and names the stalled client. */
-static int fail_naming_stalled_client(far_task *t, uint64_t mark) {
-    far_stalled_client b;
-    char who[FAR_CLIENT_DESCRIPTION];
-    uint64_t epoch, word = 0;
-    int err = far_epoch_read(t, &epoch);
-    if (err < 0 || (err = far_stalled_client_find(t, epoch, &b)) < 0 ||
-        (err = far_read_word(t, far_client_entry(far_owner_client(mark)), &word)) < 0)
-        return err;
-    unsigned handle = far_client_handle_of(word);
-    if (handle != b.id && handle != far_task_pool(t)->team.own->id)
-        return far_fail_stalled(t, "the check whether a client is still dropping the index");
-    far_client_describe(t, far_owner_client(mark), far_owner_generation(mark), who);
-    return far_fail(FAR_ERR_BUSY, "the index is being dropped by %s, which makes no progress", who);
-}
-
-
-int far_catalog_resolve_mark(far_task *t, const far_catalog_entry *entry, uint64_t mark, far_mark_history *met) {
-    int gone = mark == met->abandoned ? 1 : far_owner_confirm_failed(t, mark);
-    if (gone == 0 && mark == met->unproven)
-        return fail_naming_stalled_client(t, mark);
-    if (gone == 0)
-        met->mark = mark;
-    if (gone <= 0)
-        return gone;
-    far_point(t, "catalog:clear_mark");
-    uint64_t old;
-    int err = far_cas_word(t, entry->record + offsetof(far_index_record, mark), mark, 0, &old);
-    return err < 0 ? err : 1;
-}
-
-
-int far_catalog_wait_for_drop(far_task *t, far_mark_history *met, unsigned attempt) {
-    const uint64_t tick = far_tick(far_task_fabric(t));
-    assert(t->pin.epoch == 0);
-    far_back_off(t, attempt);
-    if (met->mark == 0 || attempt < MET_SHORT_PAUSES) {
-        met->mark = 0;
-        return 0;
-    }
-    far_sleep(t, MET_PAUSE_TICKS * tick);
-    int late = far_wait_epochs_until(t, 2, far_stall_deadline(t));
-    if (late < 0)
-        return late;
-    t->pin_sparing = FAR_SPARE_NEXT_PIN; /* the operation must read the mark again before it fails */
-    *met = late ? (far_mark_history){.unproven = met->mark} : (far_mark_history){.abandoned = met->mark};
-    return 0;
-}
-
-
 /* Writes a catalog object with these entries. Sets *addr to its address. */
 static int write_catalog_object(far_task *t, const far_catalog_entry *entries, unsigned count, far_addr next,
                                 far_addr *addr) {
@@ -275,9 +218,10 @@ static void free_chain(far_task *t, const far_catalog_object *chain, unsigned ob
 }
 
 
-/* Publishes a new chain of catalog objects with one entry more. Returns 1 if it was published, 0 if another client was
- * faster. */
-static int publish_longer_catalog(far_task *t, const far_catalog_view *view, const far_catalog_entry *added) {
+/* Publishes a new chain of catalog objects with one entry more, and sets *word to the new catalog word. Returns 1 if it
+ * was published, 0 if another client was faster. */
+static int publish_longer_catalog(far_task *t, const far_catalog_view *view, const far_catalog_entry *added,
+                                  uint64_t *word) {
     const unsigned count = view->count + 1;
     far_catalog_object chain[FAR_CATALOG_OBJECTS_MAX];
     unsigned objects = 0;
@@ -301,7 +245,8 @@ static int publish_longer_catalog(far_task *t, const far_catalog_view *view, con
         chain[objects++] = (far_catalog_object){first, in_this};
     }
     far_point(t, "catalog:swap_word");
-    int err = swap_catalog_word(t, view, far_catalog_word(first, count));
+    *word = far_catalog_word(first, count);
+    int err = swap_catalog_word(t, view, *word);
     if (err == 0) {
         far_count_retry(t);
         free_chain(t, chain, objects);
@@ -321,7 +266,7 @@ static int check_name_is_free(far_task *t, const char *name, far_catalog_view *v
 }
 
 
-static int add_to_catalog(far_task *t, const char *name, const far_catalog_entry *added) {
+static int add_to_catalog(far_task *t, const char *name, const far_catalog_entry *added, uint64_t *word) {
     for (;;) {
         far_scratch_mark mark = far_scratch_here(t);
         far_catalog_view view;
@@ -330,16 +275,16 @@ static int add_to_catalog(far_task *t, const char *name, const far_catalog_entry
             return err;
         if (view.count == FAR_INDEXES_MAX)
             return far_fail(FAR_ERR_NO_MEMORY, "the catalog is full: drop an index first");
-        if ((err = publish_longer_catalog(t, &view, added)) != 0)
+        if ((err = publish_longer_catalog(t, &view, added, word)) != 0)
             return err < 0 ? err : 0;
         far_scratch_back(t, mark);
     }
 }
 
 
-/* Removes an index from the catalog; needs no memory. Returns FAR_ERR_NOT_FOUND if the catalog does not list the index.
- * A client that copied the list before the entry was flagged may publish the entry again. Therefore the loop ends only
- * when the catalog does not list the index any more. */
+/* Removes an index from the catalog; needs no memory. Returns 1 if this task has flagged its entry, 0 if only other
+ * clients have. A client that copied the list before the entry was flagged may publish the entry again. Therefore the
+ * loop ends only when the catalog does not list the index any more. */
 static int remove_from_catalog(far_task *t, uint32_t uid) {
     for (bool flagged = false;;) {
         far_scratch_mark mark = far_scratch_here(t);
@@ -354,7 +299,7 @@ static int remove_from_catalog(far_task *t, uint32_t uid) {
              * Therefore a collection is requested. */
             far_memory_note_failed_session(far_task_pool(t));
         if (err < 0 || !entry)
-            return err < 0 || flagged ? err : FAR_ERR_NOT_FOUND;
+            return err < 0 ? err : flagged;
         flagged |= old == entry->record;
         far_point(t, "catalog:entry_flagged");
         far_scratch_back(t, mark);
@@ -429,27 +374,19 @@ static int build_index(far_task *t, const far_catalog_view *before, far_index *i
 }
 
 
-/* Enters the index into the handle's table of open indexes, and then lists it in the catalog. So it is open in this
- * handle as soon as other clients can find it. */
+/* Lists the index in the catalog, enters it into the handle's list, and then confirms that it is still listed (open.c).
+ */
 static int publish_index(far_task *t, far_index *index) {
-    unsigned slot;
-    int err;
-    far_latch(t, FAR_LATCH_OPEN_TABLE);
-    for (unsigned attempt = 0; (err = far_open_table_add(t, index->uid, true, &slot)) > 0; attempt++) {
-        far_unlatch(t, FAR_LATCH_OPEN_TABLE);
-        far_back_off(t, attempt);
-        far_latch(t, FAR_LATCH_OPEN_TABLE);
+    far_catalog_entry entry = {.record = index->record, .name_hash = hash_name(index->name), .uid = index->uid};
+    uint64_t word = 0;
+    far_latch(t, FAR_LATCH_OPEN); /* so that no other task of this handle opens the index before it is in the list */
+    far_point(t, "catalog:publish");
+    int err = add_to_catalog(t, index->name, &entry, &word);
+    if (err == 0) {
+        far_index_link(index);
+        err = far_index_confirm_listed(t, index, word);
     }
-    if (err >= 0) {
-        far_catalog_entry entry = {.record = index->record, .name_hash = hash_name(index->name), .uid = index->uid};
-        far_point(t, "catalog:publish");
-        err = add_to_catalog(t, index->name, &entry);
-        if (err >= 0)
-            far_index_link(index, slot, true);
-        else
-            far_open_table_remove(t, slot);
-    }
-    far_unlatch(t, FAR_LATCH_OPEN_TABLE);
+    far_unlatch(t, FAR_LATCH_OPEN);
     return err;
 }
 
@@ -476,9 +413,15 @@ int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind
         if ((err = write_record(t, made)) >= 0)
             err = publish_index(t, made);
     }
+    if (err == FAR_ERR_DROPPED) /* another client has dropped the index since it was published */
+        err = 0;
     if (err >= 0) {
         *index = made;
         return 0;
+    }
+    if (made->linked) { /* the index was created, but it is unknown whether it is still listed */
+        far_index_give_up(t, made);
+        return err;
     }
 
     /* Creating the index failed, so its memory is freed. A lost session frees nothing, because it can send no verb and
@@ -498,132 +441,46 @@ int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind
 
 /* ---- Dropping an index ---- */
 
-/* Creates a new drop mark. Each mark belongs to one pin, because a dropping client that takes another pin first
- * replaces its mark. So if a mark is unchanged for two epochs, no operation is running under it, and any client may
- * clear it, whichever client it names. If the dropping client is still running, it notices that its mark is gone and
- * starts again. */
-static uint64_t make_drop_mark(far_task *t) {
-    uint64_t number = atomic_fetch_add_explicit(&far_task_pool(t)->drop_marks_issued, 1, memory_order_relaxed);
-    return far_owner_of_session(t) | number << FAR_OWNER_BITS;
-}
-
-
-/* Sets our drop mark in the record of the index. Returns 1 if the mark was set, 0 if the caller must read the catalog
- * again. */
-static int mark_for_drop(far_task *t, const far_catalog_entry *entry, uint64_t mark, far_mark_history *met) {
+/* Claims the drop of an unlisted index. Two clients may both have flagged its entry, if a third client has published
+ * the entry again in between; one of them has dropped the index, and the other one has found no index. Returns 1 if
+ * this task has dropped the index. */
+static int claim_drop(far_task *t, const far_catalog_entry *entry) {
     uint64_t old;
-    assert(t->pin.epoch != 0 && mark != 0);
-    far_point(t, "catalog:set_mark");
-    int err = far_cas_word(t, entry->record + offsetof(far_index_record, mark), 0, mark, &old);
-    if (err < 0 || old == 0)
-        return err < 0 ? err : 1;
-    return (err = far_catalog_resolve_mark(t, entry, old, met)) < 0 ? err : 0;
+    /* the pin under which the entry was read protects the record */
+    int err = far_cas_word(t, entry->record + offsetof(far_index_record, claimed), 0, 1, &old);
+    return err < 0 ? err : old == 0;
 }
 
 
-/* Replaces our mark by a new one under a new pin. Returns 1 if the index is still listed and marked by us, 0 if the
- * caller must read the catalog again. */
-static int renew_mark(far_task *t, const far_catalog_entry *entry, uint64_t *mark) {
-    far_scratch_mark here = far_scratch_here(t);
-    far_catalog_view view;
-    uint64_t renewed = make_drop_mark(t), old = 0;
-    int err = far_catalog_read(t, &view);
-    bool listed = err >= 0 && far_catalog_find_uid(&view, entry->uid);
-    far_scratch_back(t, here);
-    far_point(t, "catalog:renew_mark");
-    if (listed)
-        err = far_cas_word(t, entry->record + offsetof(far_index_record, mark), *mark, renewed, &old);
-    if (err < 0 || !listed || old != *mark)
-        return err < 0 ? err : 0;
-    *mark = renewed;
-    return 1;
-}
-
-
-/* Returns whether an index that this task is dropping is open: 0 no, 1 by index walks. Returns FAR_ERR_BUSY if a user
- * has it open, or if a walk has not ended by `until`: its handle may be stalled, or its word in the table may be
- * damaged. */
-static int check_openers(far_task *t, const char *name, uint32_t uid, uint64_t until) {
-    unsigned handle = 0;
-    int open = far_open_table_find_users(t, uid, &handle);
-    if (open == 2)
-        return far_fail(FAR_ERR_BUSY, "index '%s' is open in client %u", name, handle);
-    if (open == 1 && far_now(t) >= until)
-        return far_fail(FAR_ERR_BUSY,
-                        "index '%s' is open for a collection or check by client %u, which makes no progress", name,
-                        handle);
-    return open;
-}
-
-
-/* Waits until index walks have closed the index. Returns 1 if all walks have closed it and the index is still marked by
- * us, 0 if the caller must read the catalog again. */
-static int wait_for_walks_to_close(far_task *t, const char *name, const far_catalog_entry *entry, uint64_t *mark) {
-    const uint64_t tick = far_tick(far_task_fabric(t)), until = far_now(t) + WALK_TICKS * tick;
-    far_progress_reset(t); /* the operation waits for index walks now, so its progress detector starts again */
-    for (unsigned attempt = 0;; attempt++) {
-        int open = check_openers(t, name, entry->uid, until);
-        if (open <= 0)
-            return open < 0 ? open : 1;
-        far_catalog_unpin(t);
-        far_point(t, "catalog:wait_for_walks");
-        far_back_off(t, attempt);
-        if (attempt >= WALK_SHORT_PAUSES)
-            far_sleep(t, WALK_PAUSE_TICKS * tick);
-        /* the walk may belong to a throttled collection, which stops throttling when it observes a request */
-        int err = attempt == WALK_SHORT_PAUSES ? far_request_publish_empty(t) : 0;
-        if (err < 0 || (err = renew_mark(t, entry, mark)) <= 0)
-            return err;
-    }
-}
-
-
-/* One attempt to drop the index. Returns 1 if the caller must wait and try again. */
-static int try_drop(far_task *t, const char *name, far_mark_history *met) {
+static int drop_pinned(far_task *t, const char *name) {
+    far_pool *pool = far_task_pool(t);
     far_catalog_view view;
     far_catalog_entry entry;
     far_index_record record;
-    uint64_t mark = make_drop_mark(t), old;
     int err = far_catalog_read(t, &view);
     if (err < 0 || (err = far_catalog_find(t, &view, name, &entry, &record)) < 0)
         return err;
-    if ((err = mark_for_drop(t, &entry, mark, met)) <= 0)
-        return err < 0 ? err : 1;
-
-    far_point(t, "catalog:mark_is_set");
-    if ((err = wait_for_walks_to_close(t, name, &entry, &mark)) == 0)
-        return 1;
-    if (err > 0) {
-        far_point(t, "catalog:unlist");
-        err = remove_from_catalog(t, entry.uid);
-    }
-    if (err == FAR_ERR_NOT_FOUND) /* the index was dropped by another client before we marked its record */
-        return 1;
-    if (err < 0) {
-        far_cas_word(t, entry.record + offsetof(far_index_record, mark), mark, 0, &old);
-        return err;
-    }
+    far_point(t, "catalog:unlist");
+    int dropped = remove_from_catalog(t, entry.uid);
     far_point(t, "catalog:unlisted");
+    if (dropped >= 0)
+        far_catalog_mark_uid_dropped(pool, entry.uid);
+    if (dropped == 1 && (dropped = claim_drop(t, &entry)) < 0)
+        far_memory_note_failed_session(pool); /* only a collection finds all memory of the index */
+    if (dropped < 0)
+        return dropped;
+    if (dropped == 0)
+        return far_fail(FAR_ERR_NOT_FOUND, "there is no index '%s'", name);
     far_retire(t, NULL, FAR_POOL_TYPE_RECORD, entry.record, sizeof(far_index_record));
-    far_memory_note_dropped_index(far_task_pool(t), entry.uid);
+    far_memory_note_dropped_index(pool, entry.uid);
     return 0;
 }
 
 
 int far_catalog_drop(far_task *t, const char *name) {
-    far_mark_history met = {0};
-    for (unsigned attempt = 0;; attempt++) {
-        far_scratch_mark here = far_scratch_here(t);
-        int err = far_open_table_retry_write(t);
-        if (err >= 0)
-            err = far_open_table_repair_words(t);
-        if (err >= 0)
-            err = try_drop(t, name, &met);
-        far_catalog_unpin(t);
-        if (err <= 0 || (err = far_catalog_wait_for_drop(t, &met, attempt)) < 0)
-            return err;
-        far_scratch_back(t, here);
-    }
+    int err = drop_pinned(t, name);
+    far_catalog_unpin(t);
+    return err;
 }
 
 
@@ -697,7 +554,29 @@ int far_catalog_check_numbers(far_task *t, bool repair, far_report *report) {
 }
 
 
-/* Reports the catalog objects and the records as linked. */
+/* Reports the status record of a live handle as linked. If a record does not name its handle, the word that led to it is
+ * damaged. Then the walk fails, because a collection would free the record while the handle writes to it. */
+static int report_status_record(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    far_status_record head;
+    if (far_client_state_of(client->word) == FAR_CLIENT_FREE || far_client_handle_of(client->word) != id ||
+        client->status == 0)
+        return 0;
+    int gone = far_handle_confirm_failed(t, id);
+    if (gone != 0)
+        return gone < 0 ? gone : 0;
+    if (!far_may_be_object(t, client->status, sizeof(head)))
+        return far_fail(FAR_ERR_CORRUPT, "the address of client %u's status record is damaged", id);
+    far_read(t, client->status, &head, offsetof(far_status_record, process));
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    if (head.magic != FAR_STATUS_MAGIC || head.client != id)
+        return far_fail(FAR_ERR_CORRUPT, "the address of client %u's status record is damaged", id);
+    return far_walk_object(ctx, NULL, FAR_POOL_TYPE_STATUS, client->status, sizeof(head));
+}
+
+
+/* Reports the catalog objects, the records and the status records as linked. */
 static int report_catalog_objects(far_task *t, far_walk *walk) {
     far_catalog_view view;
     int err = far_catalog_read(t, &view);
@@ -706,15 +585,12 @@ static int report_catalog_objects(far_task *t, far_walk *walk) {
                               far_catalog_bytes(view.chain[i].entries));
     for (unsigned i = 0; err >= 0 && i < view.count; i++) {
         far_index_record record;
-        far_mark_history met = {0};
         err = far_catalog_read_record(t, &view.entries[i], &record);
-        if (err >= 0 && record.mark) /* clears the drop mark if no operation is running under it */
-            err = far_catalog_resolve_mark(t, &view.entries[i], record.mark, &met);
         if (err >= 0)
             err = far_walk_object(walk, NULL, FAR_POOL_TYPE_RECORD, view.entries[i].record, sizeof(far_index_record));
     }
     if (err >= 0)
-        err = far_open_table_report(t, walk);
+        err = far_clients_each(t, report_status_record, walk);
     far_catalog_unpin(t);
     return err < 0 ? err : 0;
 }
@@ -737,8 +613,8 @@ int far_catalog_walk(far_task *t, far_walk *walk) {
         err = index->kind->walk(t, index, walk);
         far_catalog_unpin(t);
         t->index_key = key;
-        far_catalog_close_uid(t, index);
-        if (err < 0)
+        far_catalog_close(t, index);
+        if (err < 0 && err != FAR_ERR_DROPPED)
             return err;
     }
     return 0;

@@ -3,17 +3,12 @@
  * before the index is listed. A client that adds an index writes a longer chain and publishes it by a CAS of the catalog
  * word on node 0. A client that drops an index sets a flag in its entry.
  *
- * Opening an index: the handle writes the uid into its table of open indexes, waits for the WRITE, and then reads the
- * record and the catalog again. Dropping an index: the client sets the drop mark in the record by CAS (owner.h format
- * plus a number), and then reads the tables of all live handles. If a user has the index open anywhere, the client
- * clears the mark and fails with FAR_ERR_BUSY. Otherwise it removes the entry and frees all slabs of the index. One of
- * the two clients always observes the other, because each writes before it reads. The mark is stored in the record and
- * not in the catalog object, because clearing it must not need memory. Any client clears a drop mark if the client that
- * it names failed, or if no operation is running under it.
- *
- * An index walk of a collection or check opens an index in the same way, but a drop waits for it instead of failing
- * with FAR_ERR_BUSY. If a client fails after it removed the entry, a collection frees the slabs, because their uid is
- * not listed. */
+ * A drop removes the index from the catalog at once, although handles may have it open. A handle reads the catalog word
+ * together with each new epoch. If the catalog has changed, the handle looks which of its open indexes are not listed
+ * any more, before it takes its first pin at that epoch (far_catalog_observe). Operations that take a pin later do not
+ * access these indexes: they fail with FAR_ERR_DROPPED. The memory of a dropped index is freed after one request that
+ * all handles acknowledge (pool/gc/dropped.c). If a client fails after it removed the entry, a collection frees the
+ * slabs, because their uid is not listed. */
 #ifndef FAR_POOL_CATALOG_CATALOG_H
 #define FAR_POOL_CATALOG_CATALOG_H
 
@@ -29,17 +24,25 @@ void far_catalog_close_locally(far_index *index);
 int far_catalog_drop(far_task *t, const char *name);
 int far_catalog_list(far_task *t, int (*each)(void *ctx, const char *name, const char *kind), void *ctx);
 
-/* Open and close for collections and checks. They count separately from the user's opens, so that a drop waits for them
- * instead of failing with FAR_ERR_BUSY. */
+/* Like far_catalog_open, for collections and checks. */
 int far_catalog_open_uid(far_task *t, uint32_t uid, far_index **index);
 /* Tests whether a handle that has no local state of the index could open the index. Returns 0 or the error of the open.
  */
 int far_catalog_test_open(far_task *t, uint32_t uid);
-void far_catalog_close_uid(far_task *t, far_index *index);
 
-/* Called while the handle closes, in its system session, unpinned, before that session is unregistered: gives back the
- * table of open indexes. */
-int far_catalog_close_table(far_task *t);
+/* Called while the handle closes, in its system session, unpinned, before that session is unregistered: publishes the
+ * key counts, and removes all indexes from the handle's list. */
+void far_catalog_detach_indexes(far_task *t);
+
+/* Observes the catalog. `word` and `uids` are the words CATALOG and NEXT_UID, read after the global epoch and after the
+ * request word. Called by pool/epoch/epoch.c with its flag `waking` set, in a task with a pin, before the handle takes
+ * its first pin at the new epoch. If an index was dropped before these words were read, no operation of this handle
+ * accesses it under a later pin. Returns 0 or an error. */
+int far_catalog_observe(far_task *t, uint64_t word, uint64_t uids);
+/* Returns FAR_ERR_DROPPED if this handle has an index with this uid open and has observed that it was dropped. */
+int far_index_refuse_if_dropped(far_task *t, uint32_t uid);
+/* Sets the message of FAR_ERR_DROPPED and returns this code. */
+int far_index_fail_dropped(const far_index *index);
 
 /* For collections and checks: reports the catalog's own objects, then opens and walks every index. */
 int far_catalog_walk(far_task *t, far_walk *walk);

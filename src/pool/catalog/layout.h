@@ -1,4 +1,4 @@
-/* The catalog in far memory, and the functions that catalog.c and open_table.c share.
+/* The catalog in far memory, and the functions that catalog.c and open.c share.
  *
  *     catalog word            (node 0) address of the current catalog object 48 bits | number of listed indexes << 48;
  *                             0 if there is no index
@@ -6,14 +6,9 @@
  *                             name hash, uid}. A longer list is a chain of catalog objects: `next` is the address of
  *                             the following one, or 0. Constant, but a drop sets the flag FAR_CATALOG_DROPPED of its
  *                             entry by CAS.
- *     record                  description of an index; constant except for its drop mark and its count of keys
- *     drop mark               0, or the session that is dropping the index (pool/format/owner.h)
- *                             | number 26 bits << 38, a new one for each pin of the drop
- *     table of open indexes   FAR_OPEN_TABLE_MAX words of one handle: 0, or uid 24 bits | user 1 bit << 32. The user
- *                             bit is clear while only an index walk has the index open. The handle's status record
- *                             (far_status_record) follows the words. A handle without a table has at most one open index;
- *                             its word, with FAR_OPEN_TABLE_INLINE set, is stored in the registry in place of the
- *                             table's address.
+ *     record                  description of an index; constant except for its claim word and its count of keys
+ *     claim word              0, or 1 after one of the clients that unlisted the index has claimed the drop
+ *     status record           statistics of one handle (far_status_record), named by the handle's registry entry
  *
  * A drop takes effect in two steps: a client sets the flag of the entry, then any client that reads the catalog reduces
  * the number in the catalog word. The second step makes concurrent CASes of the catalog word fail, so a client that
@@ -29,7 +24,7 @@
 #define FAR_UID_MAX       ((1u << 24) - 1)
 
 /* Types of the pool's own objects, which are allocated by far_alloc with index NULL. */
-enum { FAR_POOL_TYPE_CATALOG, FAR_POOL_TYPE_RECORD, FAR_POOL_TYPE_OPEN_TABLE };
+enum { FAR_POOL_TYPE_CATALOG, FAR_POOL_TYPE_RECORD, FAR_POOL_TYPE_STATUS };
 
 typedef struct far_catalog_entry {
     uint64_t record; /* address of the record; or'ed with FAR_CATALOG_DROPPED if the index was dropped */
@@ -49,20 +44,19 @@ typedef struct far_catalog_head {
 
 typedef struct far_index_record {
     uint64_t magic;
-    uint64_t mark; /* drop mark; changed by CAS */
+    uint64_t claimed; /* claim word; changed by CAS */
     uint64_t uid;
     uint64_t descriptor;
     uint8_t secret[32];
     char kind[16];
     char name[FAR_NAME_MAX + 1];
     char options[FAR_OPTIONS_TEXT_MAX + 1];
-    uint64_t check; /* hash of all preceding fields except magic and mark */
+    uint64_t check; /* hash of all preceding fields except magic and claimed */
     uint64_t keys; /* approximate number of keys; handles that have the index open change it by FAA from time to time */
 } far_index_record;
 
 _Static_assert(sizeof(far_catalog_entry) == 32 && sizeof(far_catalog_head) == 32, "entries of 32 bytes");
 _Static_assert(sizeof(far_index_record) == 672 && sizeof(far_index_record) % FAR_GRANULE == 0, "no padding");
-_Static_assert(offsetof(far_index_record, mark) == 8, "the mark is a word");
 
 #define FAR_CATALOG_ENTRIES_MAX 1000 /* most entries of one catalog object, so that the object fits into a block */
 #define FAR_CATALOG_OBJECTS_MAX 32   /* most objects of the chain, so that the catalog word can count the entries */
@@ -88,23 +82,8 @@ static inline uint64_t far_catalog_bytes(uint64_t entries) {
 }
 
 
-#define FAR_OPEN_TABLE_USER   (1ull << 32)
-#define FAR_OPEN_TABLE_INLINE (1ull << 63)
-#define FAR_OPEN_TABLE_BYTES  (FAR_OPEN_TABLE_MAX * 8ull + sizeof(far_status_record))
-
-
-static inline far_addr far_status_record_of(far_addr table) {
-    return table + FAR_OPEN_TABLE_MAX * 8ull;
-}
-
-
-static inline uint32_t far_open_table_uid(uint64_t word) {
-    return (uint32_t)word & FAR_UID_MAX;
-}
-
-
-static inline far_addr far_open_table_word_of(unsigned client) {
-    return far_client_entry(client) + offsetof(far_client, opened);
+static inline far_addr far_status_word_of(unsigned client) {
+    return far_client_entry(client) + offsetof(far_client, status);
 }
 
 
@@ -120,6 +99,9 @@ typedef struct far_catalog_view {
     far_catalog_object chain[FAR_CATALOG_OBJECTS_MAX];
     unsigned count;
     far_catalog_entry *entries; /* the entries that are listed, without dropped ones */
+    /* Value of far_pool.indexes_linked before the catalog was read. If an index was in the handle's list by then and is
+     * not in the view, it was dropped. */
+    uint64_t linked;
 } far_catalog_view;
 
 /* Reads the catalog. Takes a pin if the task has none, and returns with the pin held, because it protects the objects
@@ -134,51 +116,25 @@ int far_catalog_find(far_task *t, const far_catalog_view *view, const char *name
                      far_index_record *record);
 int far_catalog_read_record(far_task *t, const far_catalog_entry *entry, far_index_record *record);
 
-/* Drop marks that a task observed while it waits for another client's drop to end. */
-typedef struct far_mark_history {
-    uint64_t mark;      /* drop mark of a live client that was observed since the last wait; 0 if there was none */
-    uint64_t abandoned; /* a drop mark under which no operation is running, whichever client the mark names */
-    /* a drop mark for which far_catalog_wait_for_drop gave up, because the two epochs that would prove the mark
-     * abandoned did not come in time */
-    uint64_t unproven;
-} far_mark_history;
-
-/* Called when the task reads a drop mark. Returns 1 if no operation is running under the mark and it was cleared.
- * Returns 0 if the owner of the mark lives, so the caller must wait. Returns FAR_ERR_BUSY if the mark is still there
- * after far_catalog_wait_for_drop gave up waiting for epochs. */
-int far_catalog_resolve_mark(far_task *t, const far_catalog_entry *entry, uint64_t mark, far_mark_history *met);
-/* Waits, without a pin, before the task reads the catalog again. After several short waits it waits for two epochs, to
- * prove that no operation is running under the mark. */
-int far_catalog_wait_for_drop(far_task *t, far_mark_history *met, unsigned attempt);
-
 /* Waits for all verbs of the task, then drops its pin. */
 void far_catalog_unpin(far_task *t);
 
-/* The table of the indexes that this handle has open (open_table.c). FAR_LATCH_OPEN_TABLE lets one task of the handle
- * change it at a time. The holder of the latch may wait for verbs, but never for epochs or operations.
- *
- * far_open_table_add enters a uid and sets `slot`. It returns 1 if the caller must try again, and FAR_ERR_BUSY if the
- * table is full. */
-int far_open_table_add(far_task *t, uint32_t uid, bool user, unsigned *slot);
-int far_open_table_remove(far_task *t, unsigned slot);
-/* adds the unpublished change of the key count to the index's record */
+/* adds the unpublished change of the key count to the index's record; returns with a pin if there is a change */
 int far_catalog_publish_key_counts(far_task *t, far_index *index);
-/* Repairs the registry's word for this handle's table if it is damaged. `seen` is the word as a registry scan read it.
- */
-int far_open_table_repair_address(far_task *t, uint64_t seen);
-int far_open_table_repair_words(far_task *t); /* repairs damaged words in the handle's table of open indexes */
-/* Called without a pin. Writes the table of open indexes again if a session was lost while it wrote to the table. */
-int far_open_table_retry_write(far_task *t);
-bool far_open_table_is_unconfirmed(const far_pool *pool);
 far_index *far_index_new(far_pool *pool, const far_index_kind *kind, const char *name, uint32_t uid);
-/* adds the index to the handle's list, so that other tasks find it */
-void far_index_link(far_index *index, unsigned slot, bool user);
 void far_index_free(far_index *index);
+/* Adds the index, with one reference, to the handle's list of open indexes. The caller confirms afterwards, under the
+ * pin under which it read the catalog or published the index, that the index is still listed. */
+void far_index_link(far_index *index);
+/* Returns 0 if the index is still listed. `word` is a catalog word under which it was listed. Otherwise marks it as
+ * dropped and returns FAR_ERR_DROPPED. */
+int far_index_confirm_listed(far_task *t, far_index *index, uint64_t word);
+/* Drops the pin, and removes the reference of an index that was added to the list. */
+void far_index_give_up(far_task *t, far_index *index);
 
-/* Returns how any handle of the pool has the index open: 0 if no handle has, 1 if only index walks have, 2 if a user
- * has. Sets `handle` to one of the handles that have it open. */
-int far_open_table_find_users(far_task *t, uint32_t uid, unsigned *handle);
-/* reports the tables of open indexes of live handles as linked, and detaches the tables of failed handles */
-int far_open_table_report(far_task *t, far_walk *walk);
+/* Marks the open indexes as dropped that the view does not list. */
+void far_catalog_mark_dropped(far_pool *pool, const far_catalog_view *view);
+/* Marks the index as dropped if it is open; its uid is known to be no longer listed. */
+void far_catalog_mark_uid_dropped(far_pool *pool, uint32_t uid);
 
 #endif

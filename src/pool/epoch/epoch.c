@@ -36,7 +36,7 @@
  * P counts until all sessions of the handle are closed or fenced, because each session may hold pins. */
 #include "pool/epoch/epoch.h"
 #include "base/error.h"
-#include "pool/catalog/layout.h"
+#include "pool/catalog/catalog.h"
 #include "pool/epoch/stalled.h"
 #include "pool/gc/request.h"
 #include "pool/handle.h"
@@ -54,7 +54,15 @@
 #define IDLE_TICKS        100 /* ticks without a pin after which the handle becomes quiescent */
 #define THROTTLE_FACTOR   9   /* a throttled walk sleeps this many times as long as it worked */
 
-static const far_addr epoch_addr = FAR_SUPER_EPOCH, request_addr = FAR_SUPER_REQUEST;
+/* number of words from REQUEST up to and excluding CATALOG */
+#define WORDS_BEFORE_CATALOG ((FAR_SUPER_CATALOG - FAR_SUPER_REQUEST) / 8)
+
+static const far_addr epoch_addr = FAR_SUPER_EPOCH, request_addr = FAR_SUPER_REQUEST, catalog_addr = FAR_SUPER_CATALOG;
+
+typedef struct superblock_copy { /* The global epoch and the words from REQUEST, as one batch has read them. */
+    uint64_t epoch;
+    uint64_t words[FAR_SUPER_LINE_WORDS];
+} superblock_copy;
 
 
 static uint64_t load_seq_cst(const _Atomic uint64_t *word) {
@@ -94,13 +102,17 @@ static void raise_known_epoch(far_task *t, uint64_t epoch) {
 
 /* ---- Pins ---- */
 
-/* Prepares the handle for its first pin at `epoch`, while the task is pinned. It observes the request and then runs the
- * epoch hooks of the open indexes. Pins up to `observed_up_to` may have been held before the request was observed.
- * Returns 0 or an error. */
-static int prepare_for_epoch(far_task *t, uint64_t epoch, uint64_t observed_up_to, uint64_t request) {
+/* Prepares the handle for its first pin at the epoch that was read, while the task is pinned. It observes the request
+ * and the catalog, and then runs the epoch hooks of the open indexes. Pins up to `observed_up_to` may have been held
+ * before the request and the catalog were observed. Returns 0 or an error. */
+static int prepare_for_epoch(far_task *t, const superblock_copy *c, uint64_t observed_up_to) {
     far_pool *pool = far_task_pool(t);
-    int err = 0;
-    far_request_observe(pool, request, observed_up_to);
+    const uint64_t epoch = c->epoch, *catalog = c->words + WORDS_BEFORE_CATALOG;
+    int err = far_catalog_observe(t, catalog[0], catalog[1]);
+    if (err < 0)
+        return err;
+    /* after the catalog, because the handle acknowledges the request only if it has observed both */
+    far_request_observe(pool, c->words[0], observed_up_to);
     for (far_index *index = far_pool_use_index(pool, NULL); index; index = far_pool_use_index(pool, index))
         if (err >= 0 && index->kind->epoch_hook)
             err = index->kind->epoch_hook(t, index, epoch);
@@ -120,19 +132,20 @@ static int accept_epoch_word(far_task *t, uint64_t word, uint64_t known, uint64_
 }
 
 
-/* Reads the epoch first, and then the request with the words that follow it. READs on one connection are ordered, so a
- * client that observes an epoch reached after a request was made also observes the request. A single READ of all words
- * could tear and return the new epoch with the old request. */
-static int read_epoch_and_request(far_task *t, uint64_t *epoch, uint64_t *request) {
-    uint64_t known = far_epoch_known(t), word, words[FAR_SUPER_LINE_WORDS];
+/* Reads the epoch first, then the request, and then the catalog word, each with the words that follow it. READs on one
+ * connection are ordered. So a client that observes an epoch reached after a request was made also observes the
+ * request, and a client that observes a request made after an index was dropped also observes the drop. A single READ of
+ * all words could tear and return the new epoch with the old request, or the new request with the old catalog word. */
+static int read_superblock(far_task *t, superblock_copy *c) {
+    uint64_t known = far_epoch_known(t), word;
     far_read(t, epoch_addr, &word, 8);
-    far_read(t, request_addr, words, sizeof(words));
+    far_read(t, request_addr, c->words, WORDS_BEFORE_CATALOG * 8);
+    far_read(t, catalog_addr, c->words + WORDS_BEFORE_CATALOG, sizeof(c->words) - WORDS_BEFORE_CATALOG * 8);
     int err = far_wait(t);
     if (err < 0)
         return err;
-    *request = words[0];
-    far_superblock_copy_store(far_task_pool(t), words);
-    return accept_epoch_word(t, word, known, epoch);
+    far_superblock_copy_store(far_task_pool(t), c->words);
+    return accept_epoch_word(t, word, known, &c->epoch);
 }
 
 
@@ -183,7 +196,8 @@ static int publish_pin(far_task *t, uint64_t epoch, uint32_t acknowledged) {
 static int activate_handle(far_task *t) {
     far_pool *pool = far_task_pool(t);
     far_epochs *epochs = &pool->epochs;
-    uint64_t word = load_seq_cst(&epochs->known), epoch, request;
+    uint64_t word = load_seq_cst(&epochs->known);
+    superblock_copy c;
     assert(t->pin.epoch == 0 && load_seq_cst(&epochs->current) == 0);
     int err = resolve_failed_write(t);
     if (err < 0)
@@ -191,23 +205,23 @@ static int activate_handle(far_task *t) {
     /* `published` is set before the WRITE, so that a tick withdraws the pin if the WRITE fails */
     store_seq_cst(&epochs->published, word);
     far_write(t, far_client_entry(pool->team.own->id) + 8, &word, 8);
-    err = read_epoch_and_request(t, &epoch, &request);
+    err = read_superblock(t, &c);
     epochs->write_unconfirmed = err < 0 && t->session->lost;
-    uint32_t number = err < 0 ? 0 : far_request_unpack(request).number;
+    uint32_t number = err < 0 ? 0 : far_request_unpack(c.words[0]).number;
     if (err == 0 && number != epochs->answered && !far_number_is_newer(number, epochs->answered))
         /* request numbers wrapped around while the handle was quiescent; without this WRITE, its last acknowledgement
          * would look newer than the current request */
         err = publish_pin(t, word, number);
     if (err < 0)
         return err;
-    far_pin_count(t, epoch);
-    err = prepare_for_epoch(t, epoch, epoch - 1, request);
+    far_pin_count(t, c.epoch);
+    err = prepare_for_epoch(t, &c, c.epoch - 1);
     if (err < 0) {
         far_pin_drop(t);
         return err;
     }
     store_seq_cst(&epochs->pins_used_at, far_now(t));
-    store_seq_cst(&epochs->current, epoch);
+    store_seq_cst(&epochs->current, c.epoch);
     far_pool_wake(pool);
     return 0;
 }
@@ -318,8 +332,17 @@ int far_pin_take_slow(far_task *t) {
 }
 
 
+/* An operation calls far_pin_take_inline for its first pin, and then finds no functions to run if its index was dropped
+ * (far_index.operations). A task with a new pin in the middle of its work is refused here. */
 int far_pin_take(far_task *t) {
-    return far_pin_take_inline(t);
+    bool has_pin = t->pin.epoch != 0;
+    int err = far_pin_take_inline(t);
+    if (err < 0 || has_pin ||
+        atomic_load_explicit(&far_task_pool(t)->dropped_open, memory_order_relaxed) == 0)
+        return err;
+    if ((err = far_index_refuse_if_dropped(t, t->index_key)) < 0)
+        far_pin_drop(t);
+    return err;
 }
 
 
@@ -417,7 +440,8 @@ bool far_epoch_is_active(const far_pool *pool) {
 
 
 /* Like drive_epochs, for a task that holds a pin and perhaps a lock. The pin of the task follows the epoch, and the old
- * pin counts until the new one is taken. Tasks that wait for a lock rely on the advance of the epoch to detect whether
+ * pin counts until the new one is taken; if that is refused, the task keeps the old pin, because it may have to post
+ * verbs before it ends. Tasks that wait for a lock rely on the advance of the epoch to detect whether
  * the lock's holder is running (task/progress.h). */
 static int drive_epochs_pinned(far_task *t) {
     far_pin old = t->pin;
@@ -428,9 +452,11 @@ static int drive_epochs_pinned(far_task *t) {
     far_pin now = t->pin;
     t->waits_since = waits_since;
     t->pin = old;
+    if (taken < 0)
+        return taken;
     far_pin_drop(t);
     t->pin = now;
-    return taken < 0 ? taken : err;
+    return err;
 }
 
 
@@ -553,19 +579,19 @@ static pin_counts count_pins(far_pool *pool) {
 
 /* Enters the next epoch. The epoch hooks run while the published pin still protects the old epoch; then new pins are
  * taken at the new one. */
-static int enter_next_epoch(far_task *t, uint64_t epoch, uint64_t request) {
+static int enter_next_epoch(far_task *t, const superblock_copy *c) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
     uint64_t current = load_seq_cst(&epochs->current);
     /* our published pin prevents a larger step, unless the handle was declared failed and its entry no longer counts */
-    if (epoch != current + 1)
+    if (c->epoch != current + 1)
         return far_fail(
             FAR_ERR_FENCED,
             "this pool handle was declared failed, and the epoch advanced past its pin: close it and open the "
             "pool again");
     far_pin_count(t, current);
-    int err = prepare_for_epoch(t, epoch, current, request);
+    int err = prepare_for_epoch(t, c, current);
     if (err == 0)
-        store_seq_cst(&epochs->current, epoch);
+        store_seq_cst(&epochs->current, c->epoch);
     far_pin_drop(t);
     return err;
 }
@@ -672,8 +698,6 @@ static int check_entry_for_advance(far_task *t, void *ctx, unsigned id, const fa
     if (id == far_task_pool(t)->team.own->id && entry_is_damaged(t, client))
         return rewrite_entry(t);
     int mended = repair_state_word(t, id, client);
-    if (mended == 0 && id == far_task_pool(t)->team.own->id)
-        mended = far_open_table_repair_address(t, client->opened);
     if (mended != 0)
         return mended;
     if (client->pin == 0 || client->pin >= attempt->epoch || far_client_handle_of(client->word) != id)
@@ -709,18 +733,18 @@ static int try_advance(far_task *t, uint64_t epoch) {
 
 static int tick_locked(far_task *t) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
-    uint64_t epoch, request;
+    superblock_copy c;
     int err = resolve_failed_write(t);
     if (err == 0)
         err = far_pins_release_fenced(t);
     if (err == 0)
-        err = read_epoch_and_request(t, &epoch, &request);
+        err = read_superblock(t, &c);
     uint64_t current = load_seq_cst(&epochs->current);
-    if (err == 0 && current != 0 && epoch > current)
-        err = enter_next_epoch(t, epoch, request);
+    if (err == 0 && current != 0 && c.epoch > current)
+        err = enter_next_epoch(t, &c);
     if (err == 0)
         err = publish_oldest_pin(t);
-    return err < 0 ? err : try_advance(t, epoch);
+    return err < 0 ? err : try_advance(t, c.epoch);
 }
 
 

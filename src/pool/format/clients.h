@@ -9,8 +9,7 @@
  *     word 2  *  number of the last request that the handle acknowledged (pool/gc/request.h)
  *     word 3  *  bytes that the handle holds free, as last published
  *     word 4  *  bytes that the handle holds retired, as last published
- *     word 5  *  address of the handle's table of open indexes, or its only word; 0 if nothing is open
- *               (pool/catalog/layout.h)
+ *     word 5  *  address of the handle's status record (pool/handle.h); 0 if it has none
  *     word 6  *  number of the last collection whose sweep phase the handle finished, 24 bits
  *                | bytes / 16 that it found leaked, 40 bits << 24
  *     word 7  *  counter of memory that became free in the handle, as last published
@@ -84,7 +83,7 @@ typedef struct far_client { /* An entry in the layout of far memory; the comment
     uint64_t word;
     uint64_t pin, answered;
     uint64_t free_bytes, retired_bytes;
-    far_addr opened;
+    far_addr status;
     uint64_t settled, returned;
 } far_client;
 

@@ -1,12 +1,13 @@
 /* Frees the memory of dropped indexes, and of indexes that were not created completely. Dropping an index only removes
- * it from the catalog's list. Every handle that finds slabs of such an index in its own blocks then publishes a request
- * and waits until all handles have acknowledged the request. After that no object of the index is being returned or is
- * in a list of another handle, so the slabs are freed as a whole. The handle that dropped the index also frees the
+ * it from the catalog's list; handles may still have it open. Every handle that finds slabs of such an index in its own
+ * blocks then publishes a request and waits until all handles have acknowledged the request. After that no operation on
+ * the index is running or can begin in any handle (pool/catalog/README.md), and no object of the index is being returned
+ * or is in a list of another handle, so the slabs are freed as a whole. The handle that dropped the index also frees the
  * slabs of the index in orphans.
  *
  * An index that is being created is not listed either. But its slabs are in blocks of the handle that creates it, which
  * has the index open and does not release these blocks (pool/alloc/exchange.c). So if a handle has slabs of an index
- * that is neither listed nor open in this handle, the index is dropped for good. These indexes are determined before
+ * that is not listed, and that is not open in this handle or known to be dropped, the index is dropped for good. These indexes are determined before
  * the request is published, because other handles may still hold objects of an index that is dropped later. */
 #include "base/error.h"
 #include "pool/alloc/store.h"
@@ -55,12 +56,12 @@ static bool contains_uid(const far_items *uids, uint32_t uid) {
 }
 
 
-/* With the store's lock held, finds the uids of own slabs that belong to an index which is neither listed nor open in
- * this handle. */
+/* With the store's lock held, finds the uids of own slabs that belong to an index which is not listed, and which is not
+ * open in this handle or known to be dropped. */
 static void find_dropped_uids(const far_store *s, const far_catalog_view *view, far_items *gone_uids) {
     for (const far_slab *slab = far_slab_next(s, NULL); slab; slab = far_slab_next(s, slab)) {
         const far_class *c = slab->class;
-        if (c->uid != 0 && !far_class_index(c) && !contains_uid(gone_uids, c->uid) &&
+        if (far_class_index_is_gone(c) && !contains_uid(gone_uids, c->uid) &&
             !far_catalog_find_uid(view, c->uid))
             /* if there is no local memory for an entry, the next call finds this index again */
             far_items_add(gone_uids, c->uid);
@@ -80,6 +81,7 @@ static int compare_with_catalog(far_task *t, far_items *gone_uids) {
     far_store_enter(t);
     int err = far_catalog_read(t, &view);
     if (err == 0) {
+        far_catalog_mark_dropped(s->pool, &view);
         pthread_mutex_lock(&s->lock);
         find_dropped_uids(s, &view, gone_uids);
         if (gone_uids->count == 0)
@@ -241,6 +243,8 @@ int far_dropped_free(far_task *t, uint64_t timeout) {
     far_point(t, "dropped:acknowledged");
     if (err == 0 && has_more)
         err = remove_listed_uids(t, &gone_uids);
+    for (uint32_t i = 0; err == 0 && i < gone_uids.count; i++)
+        far_memory_uid_closed(s, (uint32_t)gone_uids.items[i]);
     if (err == 0 && dropped > 0)
         err = adopt_unowned(t, &gone_uids);
     while (err == 0 && has_more == 1) {

@@ -95,7 +95,7 @@ static void sweep_slab(sweep_pass *j, far_slab *slab, const block_tables *b, boo
     const uint64_t first = slab->page * (g->page_bytes / FAR_GRANULE);
     uint32_t uid = slab->class->uid;
     assert(slab->stored <= slab->carved && slab->carved <= slab->objects);
-    if (uid != 0 && !far_class_index(slab->class) && !far_catalog_find_uid(j->view, uid))
+    if (far_class_index_is_gone(slab->class) && !far_catalog_find_uid(j->view, uid))
         return; /* the index of the slab is dropped or being created; dropped.c handles both cases */
     for (uint32_t n = 0; n < slab->carved; n++) {
         uint64_t at = first + n * (slab->class->size / FAR_GRANULE), bit = 1ull << at % 64;

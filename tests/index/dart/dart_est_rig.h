@@ -138,6 +138,7 @@ static inline int fill_memory_node_task(far_task *t, void *arg) {
     int err = far_pin_take(t);
     while (err == 0) /* first fill quickly, with large objects of the pool's own type */
         err = far_alloc(t, NULL, 5, 32768, full->node, FAR_ALLOC_ON_NODE, &object);
+    t->swaps = true; /* takes the object that is reserved for updates, too */
     for (err = err == FAR_ERR_NO_MEMORY ? 0 : err; err == 0;)
         err = far_alloc(t, full->index, full->type, full->bytes, full->node, FAR_ALLOC_ON_NODE, &object);
     far_pin_drop(t);

@@ -42,6 +42,8 @@ static inline void open_bench(bench *b, const char *uri, const far_index_kind *k
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(far_index_create(b->maker, i ? "b" : "a", "toy", "slots=2", &b->listed[i]), 0);
     b->index.uid = b->listed[0]->uid;
+    if (strncmp(uri, "sim:", 4) == 0)
+        world_await_status_record(far_sim_world_of(b->pool->fabric), b->pool);
 }
 
 

@@ -30,7 +30,7 @@ static int record_hook_call(far_task *t, far_index *index, uint64_t epoch) {
  * epoch when it becomes active. */
 TEST_WITH(hooks_run_once_per_epoch_before_its_first_pin_and_on_activation, new_world, NULL) {
     static const far_index_kind kind = {.name = "hooked", .epoch_hook = record_hook_call};
-    far_index index = {.kind = &kind, .uid = 1};
+    far_index index = {.kind = &kind, .uid = 1, .opens = 1};
     memset(&hook_calls, 0, sizeof(hook_calls));
     far_pool *pool = open_pool(1);
     far_session *s = open_session(pool);
@@ -83,7 +83,7 @@ static int pin_once(far_task *t, void *arg) {
  * withdrawn by the next tick. */
 TEST_WITH(a_failed_activation_returns_its_error_and_leaves_no_published_pin, new_world, NULL) {
     static const far_index_kind kind = {.name = "failing", .epoch_hook = failing_hook};
-    far_index index = {.kind = &kind, .uid = 1};
+    far_index index = {.kind = &kind, .uid = 1, .opens = 1};
     far_pool *pool = open_pool(1);
     far_session *s = open_session(pool);
     pool->indexes = &index;

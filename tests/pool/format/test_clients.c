@@ -194,7 +194,7 @@ TEST_WITH(a_close_leaves_an_entry_of_zeros, new_world, NULL) {
     assert_int_equal(open_user(&n, 0), 0);
     unsigned id = n.users[0]->id;
     far_client client = read_client_entry(&n, id);
-    client.pin = 1, client.answered = 2, client.free_bytes = 3, client.retired_bytes = 4, client.opened = 5;
+    client.pin = 1, client.answered = 2, client.free_bytes = 3, client.retired_bytes = 4, client.status = 5;
     write_client_entry(&n, id, client);
     assert_int_equal(call(n.users[0], unregister_session, NULL), 0);
     far_client expected = {.word = far_client_pack(FAR_CLIENT_FREE, 1, 0)};

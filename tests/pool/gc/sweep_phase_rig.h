@@ -9,6 +9,9 @@
 /* Opens a pool of one memory node with an index in which nearly every key has a bucket of its own. */
 static inline void open_owners(rig *r, unsigned seed, unsigned count, unsigned by_hand) {
     open_rig_with(r, seed, count, by_hand, "size=4M", 4096);
+    for (unsigned i = 0; i < count; i++)
+        if (!(by_hand >> i & 1))
+            world_await_status_record(r->world, r->actors[i].pool);
 }
 
 

@@ -64,8 +64,10 @@ TEST(a_slow_collector_does_not_clear_the_entry_of_a_new_client) {
     join(&r, 3, true);
     r.count = 4;
     assert_int_equal(far_index_open(fresh->session, "x", &fresh->index), 0);
-    far_addr table = *word_pointer(&r, far_open_table_word_of(fresh->pool->team.own->id));
-    assert_true(table != 0);
+    for (unsigned i = 0; i < 100 && client_now(&r, fresh).status == 0; i++)
+        far_pool_poll(fresh->pool); /* publishes the status record */
+    far_addr status = *word_pointer(&r, far_status_word_of(fresh->pool->team.own->id));
+    assert_true(status != 0);
 
     far_sim_resume(a->client);
     for (unsigned i = 0; i < 200 && !far_sim_ended(a->client); i++) {
@@ -74,7 +76,7 @@ TEST(a_slow_collector_does_not_clear_the_entry_of_a_new_client) {
         far_pool_poll(fresh->pool);
     }
     assert_true(far_sim_ended(a->client));
-    assert_int_equal(*word_pointer(&r, far_open_table_word_of(fresh->pool->team.own->id)), table);
+    assert_int_equal(*word_pointer(&r, far_status_word_of(fresh->pool->team.own->id)), status);
     assert_int_equal(a->result, 0);
     assert_int_equal(a->swept.dead_clients, 2);
     assert_int_equal(second, FAR_ERR_BUSY);

@@ -173,6 +173,7 @@ TEST(a_block_adopted_during_the_walk_is_swept_later) {
     rig r;
     open_owners(&r, 4, 3, 0);
     actor *gone = &r.actors[0], *collector = &r.actors[1], *adopter = &r.actors[2];
+    put_now(adopter, "first", 1); /* it owns a block, so the collection waits for its sweep */
     leave_orphans(&r, gone);
     start_sweep(collector);
     stop_at_point(collector, "collect:write_marks");
