@@ -181,11 +181,10 @@ TEST(an_object_that_a_lost_session_wrote_is_not_reused) {
     far_sim_world *world = world_join(uri, &options, &pool, &l.lost);
     assert_int_equal(far_session_open(pool, &l.next), 0);
     far_sim_client *client = world_start(pool, "loser", lose_main, &l);
-    far_sim_hold *start = far_sim_hold_effect(client, (far_sim_match){.point = "test:made"});
-    assert_int_equal(far_sim_run_client(client), FAR_SIM_HELD);
+    world_stop_at(client, (far_sim_match){.point = "test:made"});
     far_sim_hold *hold =
         far_sim_hold_effect(client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = l.made, .to = l.made + 8});
-    far_sim_release(start);
+    far_sim_resume(client);
     assert_int_equal(far_sim_run_client(client), FAR_SIM_HELD);
     far_sim_lose(l.lost->conn);
     assert_int_equal(far_sim_run_client(client), FAR_SIM_ENDED);
