@@ -331,7 +331,7 @@ static void finish_drain(stage *s) {
 }
 
 
-/* Race S12 (docs/races/shard.md). Proves that a drain does not take a missing extent for a generation without tables,
+/* Proves that a drain does not take a missing extent for a generation without tables,
  * and that a get does not take its keys for absent. Fails without check_table_is_unused (partition.c): then the table is
  * dropped with its keys. */
 static void missing_extent_of_a_drained_table_on(const variant *variant) {
