@@ -213,8 +213,7 @@ static int write_catalog_object(far_task *t, unsigned position, const far_catalo
     int err = head ? far_alloc(t, NULL, FAR_POOL_TYPE_CATALOG, bytes, 0, 0, &object) : fail_no_memory();
     if (err < 0)
         return err;
-    *head = (far_catalog_head){
-        .magic = FAR_CATALOG_MAGIC + position, .entries = count, .check = next, .next = next};
+    *head = (far_catalog_head){.magic = FAR_CATALOG_MAGIC + position, .entries = count, .check = next, .next = next};
     far_catalog_entry *to = (far_catalog_entry *)(head + 1);
     for (unsigned i = 0; i < count; i++) {
         to[i] = entries[i];
@@ -253,8 +252,7 @@ static int publish_longer_catalog(far_task *t, const far_catalog_view *view, con
     for (unsigned end = count; end > 0;) {
         const unsigned in_this = (end - 1) % FAR_CATALOG_ENTRIES_MAX + 1;
         end -= in_this;
-        int err =
-            write_catalog_object(t, end / FAR_CATALOG_ENTRIES_MAX, entries + end, in_this, first, &first);
+        int err = write_catalog_object(t, end / FAR_CATALOG_ENTRIES_MAX, entries + end, in_this, first, &first);
         if (err < 0) {
             free_chain(t, chain, objects);
             return err;

@@ -1,14 +1,14 @@
 /* Tests of the catalog (pool/catalog) on the local fabric: create, open, close, drop and list indexes from several
  * handles and threads. */
+#include "../support/problem.h"
 #include "base/sanitizer.h"
 #include "client/op.h"
 #include "farindex.h"
-#include "../support/problem.h"
-#include "test.h"
 #include "pool/catalog/catalog.h"
 #include "pool/catalog/layout.h"
 #include "pool/handle.h"
 #include "task/session.h"
+#include "test.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -223,7 +223,8 @@ TEST(an_open_index_is_dropped_at_once) {
     assert_all_calls_fail(b.session, third);
     assert_int_equal(far_put(b.session, fresh, "k", 1, "w", 1), 0);
     far_index_close(first);
-    assert_int_equal(far_index_open(a.session, "x", &first), 0); /* the new index, while the old one is still open here */
+    assert_int_equal(far_index_open(a.session, "x", &first),
+                     0); /* the new index, while the old one is still open here */
     assert_int_equal(far_get(a.session, first, "k", 1, NULL, 0, NULL), FAR_ERR_TOO_SMALL);
     far_index_close(first);
     far_index_close(second);
