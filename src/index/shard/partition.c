@@ -385,8 +385,8 @@ static int fail_beyond_versions(void) {
 }
 
 
-/* Called when an extent of a table is missing. Only a version that is being prepared may lack extents, so the root word,
- * which is read after the extent, must not use the table. Returns 0 or an error. */
+/* Called when an extent of a table is missing. Only a version that is being prepared may lack extents, so the root
+ * word, which is read after the extent, must not use the table. Returns 0 or an error. */
 static int check_table_is_unused(far_task *t, shard_partition *part, unsigned directory, unsigned level,
                                  unsigned version) {
     int err = shard_refresh_root(t, part);
@@ -520,8 +520,8 @@ static int allocate_and_link(far_task *t, far_index *index, piece *pieces, unsig
 }
 
 
-/* Returns true if `word` is 0 or can be the address of an object of this size, and if it is the address that this handle
- * has used (`known`; 0 = none). */
+/* Returns true if `word` is 0 or can be the address of an object of this size, and if it is the address that this
+ * handle has used (`known`; 0 = none). */
 static bool is_plausible(const far_task *t, uint64_t known, uint64_t word, uint64_t bytes) {
     return (known == 0 || known == word) && (word == 0 || far_may_be_object(t, word, bytes));
 }

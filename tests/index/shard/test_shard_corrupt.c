@@ -332,8 +332,8 @@ static void finish_drain(stage *s) {
 
 
 /* Proves that a drain does not take a missing extent for a generation without tables,
- * and that a get does not take its keys for absent. Fails without check_table_is_unused (partition.c): then the table is
- * dropped with its keys. */
+ * and that a get does not take its keys for absent. Fails without check_table_is_unused (partition.c): then the table
+ * is dropped with its keys. */
 static void missing_extent_of_a_drained_table_on(const variant *variant) {
     for (unsigned extent = 0; extent < 2; extent++) {
         stage s;

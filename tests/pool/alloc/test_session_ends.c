@@ -170,8 +170,8 @@ static int allocate_all(far_task *t, void *arg) {
 
 
 /* A session loses its connection while a WRITE of a new object is in progress, and frees the object. The WRITE may take
- * effect until the session is fenced, so no other session of the handle may get the object before a collection has found
- * it. Fails if far_free gives the object of a lost session to a magazine. */
+ * effect until the session is fenced, so no other session of the handle may get the object before a collection has
+ * found it. Fails if far_free gives the object of a lost session to a magazine. */
 TEST(an_object_that_a_lost_session_wrote_is_not_reused) {
     char uri[WORLD_URI];
     losers l = {.reused = false};
