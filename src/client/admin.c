@@ -421,6 +421,7 @@ static int check_whole(far_task *t, far_index *index, far_report *report, index_
 static int run_check(far_task *t, void *arg) {
     index_measurement *m = arg;
     t->label = "check";
+    t->many_waits = true;
     t->index_key = m->index->uid;
     int err = check_whole(t, m->index, m->report, check_structure);
     return err < 0 || m->report->count ? err : check_whole(t, m->index, m->report, far_sum_check_all);
@@ -644,6 +645,7 @@ static int run_pool_check(far_task *t, void *arg) {
     const pool_check *check = arg;
     far_collect_result swept = {0};
     t->label = "check";
+    t->many_waits = true;
     int err = far_superblock_check(t, check->repair, check->report);
     if (err >= 0)
         err = check_indexes(t, check->report, check_structure);

@@ -12,8 +12,10 @@
 #define SEEN_MAX   768u  /* limit of recorded places; a task that has READ more places is making progress */
 #define SEEN_SLOTS 1024u /* size of the hash table; must be a power of two */
 #define OWN_WORDS  8u    /* number of words that the task has changed itself most recently */
-/* An operation that has not waited for this share of the bound has made progress, so its next wait is a new one. */
-#define WAITS_APART_SHARE 10u
+/* A task that has not waited for this share of the bound has made progress, so its next wait is a new one. The second
+ * share is for tasks with many waits. */
+#define WAITS_APART_SHARE      10u
+#define WAITS_APART_SHARE_MANY 20u
 
 /* A word in far memory that this task has changed. When the task later READs its own value `put`, the detector uses the
  * value `found`, which the word had before the change, so that the task's own change does not count as progress. */
@@ -44,11 +46,17 @@ void far_progress_reset(far_task *t) {
 }
 
 
+uint64_t far_waits_since(const far_task *t) {
+    const uint64_t now = far_now(t) | 1, share = t->many_waits ? WAITS_APART_SHARE_MANY : WAITS_APART_SHARE;
+    bool over = t->waits_since == 0 || now > t->waits_until + far_stall_bound(far_task_fabric(t)) / share;
+    return over ? now : t->waits_since;
+}
+
+
 void far_note_wait(far_task *t) {
-    const uint64_t now = far_now(t) | 1;
-    if (t->waits_since == 0 || now - t->waits_until > far_stall_bound(far_task_fabric(t)) / WAITS_APART_SHARE)
-        t->waits_since = now;
-    t->waits_until = now;
+    t->waits_since = far_waits_since(t);
+    t->waits_until = far_now(t) | 1;
+    t->has_waited = true;
 }
 
 

@@ -79,6 +79,8 @@ struct far_task {
     /* Since when the operation waits for other clients or other operations of its handle (pool/epoch/stalled.h), and
      * the last time at which it is known to have waited; 0: it has not waited. */
     uint64_t waits_since, waits_until;
+    bool has_waited; /* the operation has waited since it took its previous pin */
+    bool many_waits; /* the task is a collection or a check: each of its waits has a time of its own */
     far_pin_sparing pin_sparing;
     uint32_t index_key;
     const char *label;
@@ -202,6 +204,9 @@ static inline void far_pin_uncount(far_task *t) {
  * its handle. A retry is such a wait. far_note_wait_end notes the end of a wait during which the task did not run. */
 void far_note_wait(far_task *t);
 void far_note_wait_end(far_task *t);
+/* Returns since when the operation waits; the current time if it has worked without any wait for so long that its next
+ * wait is a new one. */
+uint64_t far_waits_since(const far_task *t);
 
 
 /* Returns true if the task holds the latch of this address. Used by asserts. */

@@ -70,7 +70,8 @@ static uint64_t memory_wait(const far_task *t) {
 static int wait_for_collection(far_task *t) {
     const uint64_t until = far_stall_deadline(t);
     int wanted = far_collection_is_requested(t);
-    while (wanted == 1 && far_now(t) < until) {
+    while (wanted == 1 && far_now(t) < until && !far_stall_has_refused(t)) {
+        far_note_wait(t);
         /* taking a pin makes this handle active; a quiescent handle would not learn that the collection has ended */
         int err = far_pin_take(t);
         far_pin_drop(t);
@@ -93,7 +94,9 @@ static int collect_leaked(far_task *t) {
     if (err <= 0)
         return err;
     far_point(t, "out_of_memory:collect");
+    t->pin_sparing = FAR_SPARE_NO_PIN; /* the walk ends if a client is stopped while it holds a lock */
     err = far_collect(t, FAR_COLLECT_OUT_OF_MEMORY, &result);
+    t->pin_sparing = FAR_SPARE_PINS;
     if (t->session->lost)
         return t->session->lost;
     return err == FAR_ERR_BUSY ? wait_for_collection(t) : 0;
@@ -243,6 +246,10 @@ static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), voi
         int err = read_prospect(t, &before);
         if (err == 0)
             err = result = request_and_wait_for_blocks(t, round == 0);
+        if (err == LATE) { /* the epoch may have advanced since the round began, but then it stood all the time */
+            epoch = far_epoch_known(t);
+            since = far_now(t) - memory_wait(t);
+        }
         if (err >= 0)
             err = collect_leaked(t);
         if (err < 0)

@@ -308,6 +308,7 @@ int far_pin_take_slow(far_task *t) {
     int err = waits ? advance_for_retry(t) : 0;
     if (err < 0 || (waits && (err = far_stall_check(t)) < 0))
         return err;
+    t->has_waited = false;
     for (unsigned attempt = 0;;) {
         uint64_t epoch = load_seq_cst(&pool->epochs.current);
         if (epoch != 0) {

@@ -31,9 +31,10 @@ typedef struct far_epochs { /* The epoch state of a handle. epoch.c describes ho
     /* Lock of the epoch state: 1 while a task activates the handle or runs a tick. Other tasks retry. The fields below
      * without an atomic type belong to the task that holds this lock. */
     atomic_uint waking;
-    /* epoch at which an operation was last refused because a stalled client held up the epoch, and that client, as its
-     * generation (32 bits) and its id */
-    _Atomic uint64_t stalled_epoch, stalled_client;
+    /* the client that was last found stalled: its generation (16 bits), its id (16 bits), and the low 32 bits of its
+     * pin; 0: none */
+    _Atomic uint64_t stalled_client;
+    _Atomic uint64_t refused_epoch; /* epoch at which an operation was last refused because of a stalled client */
     atomic_bool keep_active;        /* true if deferred work is left, so the handle must not become quiescent yet */
     _Atomic uint64_t pins_used_at; /* time of the last tick that observed a pin taken or held */
     bool write_unconfirmed;        /* true after a failed WRITE of our registry entry, which may still take effect */

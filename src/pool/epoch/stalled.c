@@ -5,6 +5,8 @@
 #include "pool/handle.h"
 #include "task/progress.h"
 
+#include <assert.h>
+
 /* The clients that hold up the epoch are observed for OBSERVED_TICKS, but for at most a share of the bound, before one
  * is considered stalled. Before an eviction they are observed for half of evict_after_ms, but for at most a share of
  * the bound, because a handle that has just become active publishes an old pin too, until its next tick; on a busy
@@ -115,15 +117,23 @@ static uint64_t observation_time(const far_task *t) {
 }
 
 
-/* Returns whether an operation of this handle was refused because of one of these clients, at the epoch that is still
- * the current one. Sets *b to that client. */
+/* One word, so that the client and its pin always belong together. */
+static uint64_t pack_stalled_client(const far_stalled_client *b) {
+    assert(b->id != 0 && b->id < 1u << 16 && b->generation < 1u << 16);
+    return (uint64_t)b->generation << 48 | (uint64_t)b->id << 32 | (uint32_t)b->pin;
+}
+
+
+void far_stalled_client_record(far_task *t, const far_stalled_client *b) {
+    atomic_store_explicit(&far_task_pool(t)->epochs.stalled_client, pack_stalled_client(b), memory_order_relaxed);
+}
+
+
+/* Returns whether one of these clients, with this pin, is recorded as stalled. Sets *b to that client. */
 static bool find_known_client(far_task *t, const stall_search *s, far_stalled_client *b) {
-    const far_epochs *epochs = &far_task_pool(t)->epochs;
-    const uint64_t known = atomic_load_explicit(&epochs->stalled_client, memory_order_relaxed);
-    if (atomic_load_explicit(&epochs->stalled_epoch, memory_order_relaxed) != s->epoch)
-        return false;
+    const uint64_t known = atomic_load_explicit(&far_task_pool(t)->epochs.stalled_client, memory_order_relaxed);
     for (unsigned i = 0; i < s->count; i++)
-        if (((uint64_t)s->found[i].generation << 32 | s->found[i].id) == known) {
+        if (pack_stalled_client(&s->found[i]) == known) {
             *b = s->found[i];
             return true;
         }
@@ -201,11 +211,16 @@ int far_stalled_client_evict(far_task *t, const far_stalled_client *b) {
 
 /* ---- The waiting time of an operation ---- */
 
+bool far_stall_has_refused(const far_task *t) {
+    return atomic_load_explicit(&far_task_pool(t)->epochs.refused_epoch, memory_order_relaxed) == far_epoch_known(t);
+}
+
+
 /* Returns how long an operation waits until it is refused or evicts the stalled client. */
 static uint64_t stall_timeout(const far_task *t) {
     const uint64_t bound = far_stall_bound(far_task_fabric(t)), shorter = bound / KNOWN_STALL_SHARE,
                    least = 2 * observation_time(t);
-    if (atomic_load_explicit(&far_task_pool(t)->epochs.stalled_epoch, memory_order_relaxed) == far_epoch_known(t))
+    if (far_stall_has_refused(t))
         return shorter > least ? shorter : least;
     return eviction_delay(t) && eviction_delay(t) < bound ? eviction_delay(t) : bound - bound / REFUSAL_SHARE;
 }
@@ -238,25 +253,30 @@ static uint64_t standing_delay(const far_task *t) {
 }
 
 
-uint64_t far_stall_deadline(far_task *t) {
-    const uint64_t bound = far_stall_bound(far_task_fabric(t));
-    far_note_wait(t);
-    const uint64_t end = t->waits_since + bound, least = far_now(t) + bound / OBSERVED_SHARE;
+/* Returns since when the waiting time of the task counts. */
+static uint64_t waiting_since(const far_task *t) {
+    const uint64_t waits = far_waits_since(t), stands = t->many_waits ? epoch_stands_since(t) : 0;
+    return waits > stands ? waits : stands;
+}
+
+
+uint64_t far_stall_deadline(const far_task *t) {
+    const uint64_t bound = far_stall_bound(far_task_fabric(t)), end = waiting_since(t) + bound,
+                   least = far_now(t) + bound / OBSERVED_SHARE;
     return end > least ? end : least;
 }
 
 
 bool far_stall_is_due(const far_task *t) {
-    if (t->waits_since == 0)
+    if (!t->has_waited)
         return false;
     const uint64_t search = search_delay(t), early = far_stall_bound(far_task_fabric(t)) / KNOWN_STALL_SHARE;
-    return far_now(t) - t->waits_since >= (search < early ? search : early);
+    return far_now(t) >= waiting_since(t) + (search < early ? search : early);
 }
 
 
-uint64_t far_stall_search_time(far_task *t) {
-    far_note_wait(t);
-    const uint64_t waited = t->waits_since + search_delay(t), stood = epoch_stands_since(t) + standing_delay(t);
+uint64_t far_stall_search_time(const far_task *t) {
+    const uint64_t waited = waiting_since(t) + search_delay(t), stood = epoch_stands_since(t) + standing_delay(t);
     return waited > stood ? waited : stood;
 }
 
@@ -264,14 +284,15 @@ uint64_t far_stall_search_time(far_task *t) {
 /* Evicts the client if that is allowed, and returns 0 then. Otherwise refuses the operation. */
 static int evict_or_refuse(far_task *t, const far_stalled_client *b) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
-    const uint64_t now = far_now(t), waited = now - t->waits_since, stood = now - epoch_stands_since(t);
+    const uint64_t waits = waiting_since(t), stands = epoch_stands_since(t), since = waits > stands ? waits : stands,
+                   now = far_now(t) | 1;
     char name[FAR_CLIENT_DESCRIPTION];
-    if (far_stalled_client_may_be_evicted(t, b, waited < stood ? waited : stood) && far_stalled_client_evict(t, b) == 0)
+    if (far_stalled_client_may_be_evicted(t, b, now - since) && far_stalled_client_evict(t, b) == 0)
         return 0;
     if (t->session->lost)
         return t->session->lost;
-    atomic_store_explicit(&epochs->stalled_client, (uint64_t)b->generation << 32 | b->id, memory_order_relaxed);
-    atomic_store_explicit(&epochs->stalled_epoch, far_epoch_known(t), memory_order_relaxed);
+    far_stalled_client_record(t, b);
+    atomic_store_explicit(&epochs->refused_epoch, far_epoch_known(t), memory_order_relaxed);
     far_client_describe(t, b->id, b->generation, name);
     return far_fail(FAR_ERR_BUSY, "the operation waits for %s, which is stopped in the middle of an operation", name);
 }

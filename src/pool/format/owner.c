@@ -43,8 +43,11 @@ int far_locks_release_failed(far_task *t, far_addr first, const uint64_t *words,
 
 enum { READS_PER_WAIT = 8 }; /* number of calls of `look` after each wait */
 
+/* Waits for each epoch separately, because the waiting time of a check begins again with each epoch. */
 static int wait_two_epochs(far_task *t) {
-    int late = far_wait_epochs_until(t, 2, far_stall_deadline(t));
+    int late = 0;
+    for (unsigned i = 0; i <= 2 && late == 0; i++)
+        late = far_wait_epochs_until(t, 0, far_stall_deadline(t));
     return late <= 0 ? late : far_fail_stalled(t, "the check of locks");
 }
 

@@ -602,7 +602,10 @@ int far_collect(far_task *t, far_collect_mode mode, far_collect_result *result) 
     collection s = {
         .walk = {.object = mark_object}, .t = t, .store = pool->store, .geometry = &pool->geometry, .mode = mode};
     far_saved_batch saved = far_batch_save(t);
+    bool many_waits = t->many_waits;
+    t->many_waits = mode != FAR_COLLECT_OUT_OF_MEMORY;
     int err = collect_all_parts(&s);
+    t->many_waits = many_waits;
     far_batch_restore(t, saved);
     *result = s.result;
     atomic_store_explicit(&pool->store->collecting, false, memory_order_release);

@@ -221,7 +221,7 @@ int far_request_wait(far_task *t, uint32_t number, uint64_t timeout) {
     far_pool *pool = far_task_pool(t);
     bool own = t->session == pool->team.own;
     const uint64_t tick = far_tick(pool->fabric);
-    const uint64_t deadline = far_stall_deadline(t);
+    const uint64_t deadline = t->many_waits ? FAR_TIME_NEVER : far_stall_deadline(t);
     uint64_t epoch = far_epoch_known(t), moved = far_now(t);
     if (t->pin.epoch != 0)
         return far_fail(FAR_ERR_INVALID,
@@ -231,13 +231,16 @@ int far_request_wait(far_task *t, uint32_t number, uint64_t timeout) {
             return far_fail(FAR_ERR_BUSY, "the pool handle is being closed");
         answer_poll r = {number, attempt % LIVENESS_EVERY == LIVENESS_EVERY - 1};
         int missing = far_clients_each(t, check_missing, &r);
+        if (missing == 0 && t->many_waits)
+            t->waits_since = 0; /* this wait is over */
         if (missing <= 0)
             return missing;
         if (far_epoch_known(t) != epoch)
             moved = far_now(t);
         epoch = far_epoch_known(t);
         far_note_wait(t);
-        /* the waits of an operation together do not exceed the bound, even if the epoch advanced in between */
+        /* The waits of an operation together do not exceed the bound, even if the epoch advanced in between. A
+         * collection waits as long as the epoch advances. */
         if (timeout != FAR_TIME_NEVER && (far_now(t) - moved >= timeout || far_now(t) >= deadline))
             return 1;
         /* the epoch that was requested with the request may have come before the request was observed */

@@ -210,3 +210,35 @@ static int retry_then_wait_for_request(far_task *t) {
 TEST(the_wait_for_acknowledgements_takes_the_rest_of_the_bound) {
     check_operations_are_refused_in_time(1, retry_then_wait_for_request);
 }
+
+
+static int retry_then_work(far_task *t, void *arg) {
+    uint64_t began = far_now(t), first, last;
+    (void)arg;
+    int err = 0;
+    for (unsigned i = 0; far_now(t) < began + bound / 2; i++) {
+        far_count_retry(t);
+        far_back_off(t, i);
+    }
+    far_progress_reset(t);
+    if ((err = far_pin_take(t)) == 0 && (err = far_epoch_read(t, &first)) == 0)
+        err = far_epoch_read(t, &last);
+    for (unsigned i = 0; err == 0 && i < 500; i++) {
+        far_pin_drop(t);
+        if ((err = far_pin_take(t)) == 0)
+            err = far_epoch_read(t, &last);
+    }
+    return err < 0 ? err : (int)(last - first);
+}
+
+
+/* An operation has retried for half of the bound. Then it works with one pin after the other, and does not wait any
+ * more, so it requests no epochs. Fails if far_stall_is_due does not read has_waited. */
+TEST(pins_after_a_wait_request_no_epochs) {
+    stage_open(&s, "toy", NULL, "limit=1000s");
+    bound = far_stall_bound(s.b.pool->fabric);
+    int epochs = far_session_call(s.b.session, FAR_STATS_OTHER, false, retry_then_work, NULL);
+    print_message("%d epochs\n", epochs);
+    assert_true(epochs >= 0 && epochs <= 2);
+    stage_close(&s);
+}
