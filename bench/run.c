@@ -2,6 +2,7 @@
  * clients, loads the index, runs the workloads, and collects the counters of each. */
 #include "bench/client.h"
 #include "client/op.h"
+#include "client/snapshot.h"
 #include "fabric/sim/sim.h"
 #include "pool/handle.h"
 #include "tools/farindex/data.h"
@@ -45,11 +46,28 @@ void bench_index_name(const bench_config *config, const far_index_kind *kind, ch
 }
 
 
+/* Returns whether a live client other than this one has the index open, as the status records of the clients state. An
+ * index of that name may belong to a benchmark that runs, and a drop would not stop at that. */
+static bool index_is_in_use(far_session *session, const char *name) {
+    far_snapshot snapshot;
+    const far_snapshot_index_info *index =
+        far_snapshot_take(session, &snapshot) < 0 ? NULL : far_snapshot_index_by_name(&snapshot, name);
+    bool used = false;
+    for (size_t i = 0; index && i < snapshot.handle_count; i++) {
+        const far_snapshot_handle_info *handle = &snapshot.handles[i];
+        for (uint64_t k = 0; !handle->own && k < handle->bulletin.open_count; k++)
+            used |= handle->bulletin.open[k] == index->uid;
+    }
+    far_snapshot_free(&snapshot);
+    return used;
+}
+
+
 int bench_create_index(const bench_config *config, far_session *session, const char *name, const bench_kind *kind,
                        far_index **index) {
     int err = far_index_create(session, name, kind->kind->name, kind->options, index);
-    if (err != FAR_ERR_EXISTS || config->keep || far_index_drop(session, name) < 0)
-        return err; /* an index that cannot be dropped belongs to a benchmark that runs */
+    if (err != FAR_ERR_EXISTS || config->keep || index_is_in_use(session, name) || far_index_drop(session, name) < 0)
+        return err;
     cli_note("removed the index '%s' of a benchmark that was killed", name);
     return far_index_create(session, name, kind->kind->name, kind->options, index);
 }

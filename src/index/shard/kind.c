@@ -217,6 +217,29 @@ static int shard_create(far_task *t, far_index *index) {
 }
 
 
+static bool hash_has_bits_for(const shard_state *st, unsigned version) {
+    if (version >= SHARD_VERSIONS)
+        return false;
+    if (st->inlined)
+        return st->p + st->b + version < st->hash_bits;
+    return shard_tag_low(st->p, st->b, version) + SHARD_TAG_BITS <= 64;
+}
+
+
+/* Returns true if all objects of a version fit into a block of the pool: its progress table, its tables, and the arrays
+ * of their extents. Sizes grow with the version, so they cannot overflow if those of the version
+ * before fit. */
+static bool version_fits(const far_pool *pool, const shard_state *st, unsigned version) {
+    uint64_t most = far_object_bytes_max(pool);
+    if (version > 0 && shard_progress_bytes(st, version) > most)
+        return false;
+    for (unsigned level = 1; level <= 3; level++)
+        if (shard_table_object_bytes(st, level, version) > most)
+            return false;
+    return true;
+}
+
+
 static void read_options(shard_state *st, const far_index *index) {
     const int64_t *o = index->options;
     int64_t slots = st->inlined ? SHARD_I_SLOTS : SHARD_P_SLOTS,
@@ -244,7 +267,9 @@ static void read_options(shard_state *st, const far_index *index) {
     st->tag_mask = (1u << o[SHARD_OPTION_TAG_BITS]) - 1;
     for (unsigned v = 0; v < sizeof(st->tag_low); v++)
         st->tag_low[v] = (uint8_t)shard_tag_low(st->p, st->b, v);
-    while (st->single_extent_segments < SHARD_VERSIONS && shard_extent_count(st, 1, st->single_extent_segments) == 0)
+    while (hash_has_bits_for(st, st->versions) && version_fits(index->pool, st, st->versions))
+        st->versions++;
+    while (st->single_extent_segments < st->versions && shard_extent_count(st, 1, st->single_extent_segments) == 0)
         st->single_extent_segments++;
     st->one_filter_bit = o[SHARD_OPTION_FILTER_BITS] == 1;
     memcpy(&st->seed, index->secret, sizeof(st->seed));

@@ -293,8 +293,7 @@ static inline far_addr shard_table_addr(uint64_t word, unsigned generation) {
 
 
 /* Returns the number of buckets in a chunk. A chunk is the unit in which clients share the work of sweeps and drains.
- * There are at most 65536 chunks, so that a progress table has little more than 1 MiB, and fits into half of a block of
- * a pool that can contain so many buckets. */
+ * There are at most 65536 chunks, so that a progress table has little more than 1 MiB. */
 static inline uint64_t shard_chunk_size(uint64_t buckets) {
     uint64_t chunk = buckets / 32, least = buckets / 65536;
     return chunk < 8 ? 8 : chunk <= 512 ? chunk : least < 512 ? 512 : least;

@@ -32,7 +32,7 @@ static shard_extents *next_extents(const shard_state *st, shard_partition *part,
     if (!extents)
         *level = 1;
     if (*level == 1)
-        for (unsigned i = extents ? extents->version + 1 : st->single_extent_segments; !next && i < SHARD_VERSIONS; i++)
+        for (unsigned i = extents ? extents->version + 1 : st->single_extent_segments; !next && i < st->versions; i++)
             next = (shard_extents *)(uintptr_t)atomic_load_explicit(&part->segment[i], memory_order_acquire);
     while (!next && *level < SHARD_LEVELS)
         next = atomic_load_explicit(&part->extents[++*level - 2], memory_order_acquire);
@@ -264,7 +264,7 @@ static void cache_overflow_words(far_task *t, const shard_state *st, shard_parti
     for (unsigned i = 0; i < TABLE_WORDS; i++) {
         unsigned level = 2 + i / 2, generation = (unsigned)(words[i] >> 48);
         far_addr addr = words[i] & shard_mask(48);
-        if (addr && generation < SHARD_VERSIONS && shard_extent_count(st, level, generation) == 0 &&
+        if (addr && generation < st->versions && shard_extent_count(st, level, generation) == 0 &&
             far_may_be_object(t, addr, shard_table_bytes(st, level, generation)))
             shard_cache_word(&part->table[i], directory, words[i]);
     }
@@ -385,6 +385,19 @@ static int fail_beyond_versions(void) {
 }
 
 
+/* Called when an extent of a table is missing. Only a version that is being prepared may lack extents, so the root
+ * word, which is read after the extent, must not use the table. Returns 0 or an error. */
+static int check_table_is_unused(far_task *t, shard_partition *part, unsigned directory, unsigned level,
+                                 unsigned version) {
+    int err = shard_refresh_root(t, part);
+    const uint64_t root = atomic_load_explicit(&part->root, memory_order_acquire);
+    const unsigned d = shard_root_d(root), oldest = level == 1 ? 0 : d - shard_root_doubles(root);
+    if (err < 0 || shard_root_directory(root) != directory || version < oldest || version > d)
+        return err;
+    return far_fail(FAR_ERR_CORRUPT, "an extent of a level-%u table of a partition of a shard index is missing", level);
+}
+
+
 int shard_table_place(far_task *t, const shard_state *st, shard_partition *part, unsigned level, unsigned version,
                       uint64_t offset, far_addr *addr) {
     shard_extents *extents;
@@ -393,7 +406,7 @@ int shard_table_place(far_task *t, const shard_state *st, shard_partition *part,
     unsigned directory = shard_directory_number(part);
     int err;
     *addr = 0;
-    if (version >= SHARD_VERSIONS)
+    if (version >= st->versions)
         return fail_beyond_versions();
     if ((count = shard_extent_count(st, level, version)) == 0) {
         if ((err = find_table(t, st, part, level, version, &word)) >= 0 && word)
@@ -402,9 +415,12 @@ int shard_table_place(far_task *t, const shard_state *st, shard_partition *part,
     }
     if ((err = find_extent_array(t, st, part, directory, level, version, &extents, &array)) < 0 || !extents)
         return err;
-    if ((err = find_extent(t, st, extents, array, directory, offset / st->extent, count, &word)) >= 0 && word)
-        *addr = word + offset % st->extent;
-    return err;
+    if ((err = find_extent(t, st, extents, array, directory, offset / st->extent, count, &word)) < 0)
+        return err;
+    if (word == 0)
+        return check_table_is_unused(t, part, directory, level, version);
+    *addr = word + offset % st->extent;
+    return 0;
 }
 
 
@@ -504,27 +520,63 @@ static int allocate_and_link(far_task *t, far_index *index, piece *pieces, unsig
 }
 
 
+/* Returns true if `word` is 0 or can be the address of an object of this size, and if it is the address that this
+ * handle has used (`known`; 0 = none). */
+static bool is_plausible(const far_task *t, uint64_t known, uint64_t word, uint64_t bytes) {
+    return (known == 0 || known == word) && (word == 0 || far_may_be_object(t, word, bytes));
+}
+
+
+/* Sets extent[] to the addresses of the extents of the table whose array is at `array`. Returns 1, 0 if one of them is
+ * not plausible, or an error. */
+static int read_extents(far_task *t, const shard_state *st, shard_partition *part, unsigned level, unsigned version,
+                        far_addr array, uint64_t *extent) {
+    const uint64_t count = shard_extent_count(st, level, version);
+    const unsigned directory = shard_directory_number(part);
+    const shard_extents *known = known_extents(part, level, version);
+    far_read(t, array, extent, count * 8);
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    for (uint64_t i = 0; i < count; i++)
+        if (!is_plausible(t, known ? shard_cached_word(&known->extent[i], directory) : 0, extent[i], st->extent))
+            return 0;
+    return 1;
+}
+
+
 /* Retires a level-2 or level-3 table after it was unlinked. The table has no keys, and its chains have no nodes,
- * because the drain has unlinked them. Returns 0 or an error; after an error a collection frees the rest. */
-static int retire_table(far_task *t, far_index *index, unsigned level, uint64_t word) {
+ * because the drain has unlinked them. `word` is the word that named the table. If that word or an extent's address is
+ * damaged, or if there is no local memory, the objects are left to a collection, because acting on a damaged address
+ * would free memory in use. Returns 0, or an error if the session is lost. */
+static int retire_table(far_task *t, far_index *index, shard_partition *part, unsigned level, uint64_t word) {
     const shard_state *st = shard_state_of(index);
-    unsigned generation = (unsigned)(word >> 48);
-    far_addr addr = word & shard_mask(48);
-    uint64_t count = shard_extent_count(st, level, generation);
+    const unsigned generation = (unsigned)(word >> 48), directory = shard_directory_number(part);
+    const far_addr addr = word & shard_mask(48);
+    if (generation >= st->versions) {
+        far_memory_note_leak(far_task_pool(t));
+        return 0;
+    }
+    const uint64_t count = shard_extent_count(st, level, generation),
+                   bytes = shard_table_object_bytes(st, level, generation);
+    const shard_extents *extents = count ? known_extents(part, level, generation) : NULL;
+    const far_addr known = count == 0 ? cached_table(part, level, generation, directory)
+                           : extents  ? shard_cached_word(&extents->word, directory)
+                                      : 0;
     far_scratch_mark mark = far_scratch_here(t);
     uint64_t *extent = count ? far_scratch(t, count * 8) : NULL;
-    if (count && !extent)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the extents of a table");
-    if (count)
-        far_read(t, addr, extent, count * 8);
-    int err = count ? far_wait(t) : 0;
-    for (uint64_t i = 0; err >= 0 && i < count; i++)
-        if (extent[i])
-            far_retire(t, index, SHARD_TYPE_OVERFLOW, extent[i], st->extent);
+    int sound = addr != 0 && is_plausible(t, known, addr, bytes) && (count == 0 || extent);
+    if (sound && count)
+        sound = read_extents(t, st, part, level, generation, addr, extent);
+    if (sound > 0) {
+        for (uint64_t i = 0; i < count; i++)
+            if (extent[i]) /* a client that was slow may have made the array only */
+                far_retire(t, index, SHARD_TYPE_OVERFLOW, extent[i], st->extent);
+        far_retire(t, index, shard_table_type(level, count), addr, bytes);
+    } else
+        far_memory_note_leak(far_task_pool(t));
     far_scratch_back(t, mark);
-    if (err >= 0)
-        far_retire(t, index, shard_table_type(level, count), addr, shard_table_object_bytes(st, level, generation));
-    return err;
+    return sound < 0 ? sound : 0;
 }
 
 
@@ -562,7 +614,7 @@ static int adopt_tables(far_task *t, far_index *index, shard_partition *part, co
     int err = 0;
     for (unsigned i = 0; i < 2; i++) {
         if (pieces[i].linked && before[i] && err >= 0)
-            err = retire_table(t, index, 2 + i, before[i]);
+            err = retire_table(t, index, part, 2 + i, before[i]);
         words[2 * i + (pieces[i].word >> 48) % 2] = pieces[i].word;
     }
     cache_overflow_words(t, shard_state_of(index), part, shard_directory_number(part), words);
@@ -666,7 +718,7 @@ int shard_drop_overflow_tables(far_task *t, far_index *index, shard_partition *p
         return err;
     for (unsigned i = 0; err >= 0 && i < 2; i++)
         if (shard_table_addr(word[i], generation) && old[i] == word[i])
-            err = retire_table(t, index, 2 + i, word[i]);
+            err = retire_table(t, index, part, 2 + i, word[i]);
     return err < 0 ? err : 0;
 }
 
@@ -682,7 +734,7 @@ int shard_progress_addr(far_task *t, shard_partition *part, unsigned version, fa
     *addr = shard_table_addr(shard_cached_word(&part->progress, directory), version);
     if (*addr)
         return 0;
-    if (version >= SHARD_VERSIONS)
+    if (version >= state_of_partition(part)->versions)
         return fail_beyond_versions();
     int err = read_directory_word(t, part, directory, SHARD_DIR_PROGRESS + version, FAR_GRANULE, addr);
     if (err >= 0 && *addr)

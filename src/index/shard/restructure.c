@@ -53,19 +53,12 @@ int shard_set_stamp(far_task *t, shard_partition *part, uint64_t root) {
 }
 
 
-static bool hash_has_bits_for(const shard_state *st, unsigned d) {
-    if (st->inlined)
-        return d < SHARD_VERSIONS && st->p + st->b + d < st->hash_bits;
-    return d < SHARD_VERSIONS && shard_tag_low(st->p, st->b, d) + SHARD_TAG_BITS <= 64;
-}
-
-
 /* Returns true if the next doubling may begin. An operation must not meet more than one doubling, because the parity
  * bit of a word distinguishes only two adjacent versions. Therefore all clients must have read the root word of the
  * previous doubling first. */
 bool shard_may_grow(const far_task *t, const shard_state *st, uint64_t root) {
     unsigned d = shard_root_d(root) + 1;
-    if (shard_root_phase(root) != SHARD_STABLE || !hash_has_bits_for(st, d))
+    if (shard_root_phase(root) != SHARD_STABLE || d >= st->versions)
         return false;
     if (shard_all_clients_know(t, root) || shard_root_stamp(root) == 0)
         return true;

@@ -151,6 +151,7 @@ typedef struct shard_state {
     unsigned implied;   /* inline layout: hash bits that follow from the bucket and are not stored in the slot */
     unsigned p, b;      /* the index has 2^p partitions, and an empty partition has 2^b level-1 buckets */
     unsigned slots, l2_slots, load, tag_mask;
+    unsigned versions; /* number of versions that a partition can have in this pool, at most SHARD_VERSIONS */
     unsigned single_extent_segments; /* segments with a smaller number than this consist of one extent */
     uint8_t tag_low[64];             /* lowest hash bit of the tags of each version */
     bool one_filter_bit;
@@ -538,7 +539,9 @@ int shard_bucket_addr(far_task *t, const shard_state *st, shard_partition *part,
 int shard_check_unchanged(const far_index *index, const shard_partition *part, const char *what, uint64_t known,
                           uint64_t word);
 /* Sets *addr to the address of the byte `offset` of a table, or to 0 if its object is not linked as far as this handle
- * knows. `version` is the version of a segment (level 1) or the generation of a level-2 or level-3 table. */
+ * knows. `version` is the version of a segment (level 1) or the generation of a level-2 or level-3 table. If the table
+ * has an array of extents without this extent, although the partition uses the table, the array is damaged: returns
+ * FAR_ERR_CORRUPT. */
 int shard_table_place(far_task *t, const shard_state *st, shard_partition *part, unsigned level, unsigned version,
                       uint64_t offset, far_addr *addr);
 /* Allocates and links the level-2 and level-3 tables of a generation, unless they exist. */

@@ -283,9 +283,9 @@ static int fail_without_class(const far_geometry *g, const far_index *index, uns
         return far_fail(FAR_ERR_INVALID, "index kind %s has no type %u", index->kind->name, type);
     if (size > g->block_bytes)
         return far_fail(FAR_ERR_INVALID,
-                        "an object of %llu bytes is larger than a block of this pool, which has %llu bytes%s",
-                        (unsigned long long)size, (unsigned long long)g->block_bytes,
-                        g->block_bytes < FAR_BLOCK_BYTES_ENOUGH ? "; the blocks of larger pools are larger" : "");
+                        "an object of %llu bytes is larger than a block of this pool, which has %llu bytes: the sizes "
+                        "of the pool and of its smallest memory node determine the size of a block",
+                        (unsigned long long)size, (unsigned long long)g->block_bytes);
     return far_fail(FAR_ERR_NO_MEMORY, "no local memory for a list of free objects");
 }
 

@@ -1,8 +1,8 @@
 /* The interface of the allocator, which provides memory of the pool for objects of indexes. An object is a part of a
- * slab, which contains objects of one index, type and size, inside a block that some handle owns. Most allocations and
- * releases need no verb, because each session has magazines of free objects, and a handle reuses the objects that it
- * retired, whatever handle owns their block. README.md in this folder explains how this works; blocks.h describes the
- * tables in far memory.
+ * slab, which contains objects of one index, type and size, inside a block that some handle owns. Every
+ * object fits into one block. Most allocations and releases need no verb, because each session has magazines of
+ * free objects, and a handle reuses the objects that it retired, whatever handle owns their block. README.md in this
+ * folder explains how this works; blocks.h describes the tables in far memory.
  *
  * Indexes call far_alloc, far_free and far_retire. The other functions are for the life of handles and sessions, for
  * housekeeping and for the commands that inspect a pool.
@@ -99,6 +99,8 @@ bool far_dropped_is_due(far_pool *pool);
 /* Called after a session of the handle was lost and is fenced. Requests a collection, which finds the objects that its
  * operations held. */
 void far_memory_note_failed_session(far_pool *pool);
+/* Requests a collection, because objects have leaked that this process cannot name or must not free. */
+void far_memory_note_leak(far_pool *pool);
 
 /* Computes how many bytes of the pool are total, used, retired, free and leaked, and sets these five fields; total is
  * the sum of the other four. The result is exact when no operation is in progress. `each`, if it is not NULL, is called
@@ -131,7 +133,7 @@ int far_alloc(struct far_task *t, far_index *index, unsigned type, uint64_t size
               far_object *object);
 
 /* Frees an object that no other client has ever been able to see; it may be reused at once. All verbs to it must have
- * completed. */
+ * completed, or the session is lost. A lost session leaves the object to a collection. */
 void far_free(struct far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size);
 
 /* Retires an object that this operation unlinked under its current pin. It is reused when no pin is left under which a

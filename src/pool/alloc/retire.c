@@ -53,9 +53,8 @@ static __attribute__((noinline)) void remove_chunk(far_memory *m, far_queue *q, 
 }
 
 
-/* This process has no memory to record that an object is retired. The object leaks, so a collection is requested. */
-static __attribute__((noinline)) void leak_to_collection(far_store *s) {
-    atomic_store_explicit(&s->collection_due, true, memory_order_relaxed);
+__attribute__((cold)) void far_memory_note_leak(far_pool *pool) {
+    atomic_store_explicit(&pool->store->collection_due, true, memory_order_relaxed);
 }
 
 
@@ -69,7 +68,7 @@ static inline __attribute__((always_inline)) void queue_add(far_memory *m, unsig
     far_queue *q = &m->queues[extra < FAR_QUEUES_MAX ? extra : FAR_QUEUES_MAX - 1];
     far_retired_chunk *chunk = q->last;
     if ((!chunk || chunk->end == FAR_CHUNK_ITEMS) && !(chunk = append_chunk(m, q))) {
-        leak_to_collection(m->store);
+        far_memory_note_leak(m->store->pool);
         return;
     }
     chunk->items[chunk->end++] = item;
@@ -208,7 +207,7 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
     far_bin *bin = far_bin_get(m, index, type, size);
     if (!bin) {
         far_mutex_unlock(&m->lock);
-        leak_to_collection(s);
+        far_memory_note_leak(s->pool);
         return;
     }
     far_class *class = bin->class;
@@ -235,6 +234,10 @@ void far_free(far_task *t, far_index *index, unsigned type, far_addr addr, uint6
     far_fabric *fabric = far_task_fabric(t);
     if (!check_object_address(s, addr, size))
         return;
+    if (t->session->lost) {
+        far_memory_note_leak(s->pool); /* a verb to the object may still take effect, until the connection is fenced */
+        return;
+    }
     far_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
     if (bin) {

@@ -50,9 +50,10 @@ static uint64_t extend_hash(uint64_t check, const far_catalog_entry *entry) {
 }
 
 
-/* Adds the entries of the catalog object at `addr` to the view, without dropped ones, and checks the hash. */
-static int keep_listed_entries(far_catalog_view *view, far_addr addr, const far_catalog_head *head,
-                               const far_catalog_entry *entries) {
+/* Checks the hash of the entries of the catalog object at `addr`, which were read to the end of the list of the view.
+ * Removes the dropped ones from the list. */
+static int keep_listed_entries(far_catalog_view *view, far_addr addr, const far_catalog_head *head) {
+    const far_catalog_entry *entries = view->entries + view->count;
     uint64_t check = head->next;
     for (unsigned i = 0; i < head->entries; i++) {
         far_catalog_entry entry = entries[i];
@@ -72,6 +73,23 @@ static int fail_no_memory(void) {
 }
 
 
+/* Makes room for further entries in the view. */
+static int reserve_entries(far_task *t, far_catalog_view *view, uint64_t added) {
+    const uint64_t needed = view->count + added;
+    if (needed <= view->capacity)
+        return 0;
+    const unsigned capacity = (unsigned)(needed > 2ull * view->capacity ? needed : 2ull * view->capacity);
+    far_catalog_entry *entries = far_scratch(t, capacity * sizeof(*entries));
+    if (!entries)
+        return fail_no_memory();
+    if (view->count)
+        memcpy(entries, view->entries, view->count * sizeof(*entries));
+    view->entries = entries;
+    view->capacity = capacity;
+    return 0;
+}
+
+
 /* Adds the catalog object at `addr` to the view. Sets *next to the address of the next object of the chain, or 0. */
 static int read_catalog_object(far_task *t, far_catalog_view *view, far_addr addr, far_addr *next) {
     far_catalog_head head;
@@ -79,21 +97,16 @@ static int read_catalog_object(far_task *t, far_catalog_view *view, far_addr add
     int err = far_wait(t);
     if (err < 0)
         return err;
-    if (head.magic != FAR_CATALOG_MAGIC || head.entries - 1 >= FAR_CATALOG_ENTRIES_MAX ||
+    if (head.magic != FAR_CATALOG_MAGIC + view->objects || head.entries - 1 >= FAR_CATALOG_ENTRIES_MAX ||
         view->objects == FAR_CATALOG_OBJECTS_MAX)
         return fail_corrupt("its head is not valid");
-    const uint64_t bytes = head.entries * sizeof(far_catalog_entry);
-    far_catalog_entry *listed = far_scratch(t, view->count * sizeof(*listed) + bytes), *added = far_scratch(t, bytes);
-    if (!listed || !added)
-        return fail_no_memory();
-    if (view->count)
-        memcpy(listed, view->entries, view->count * sizeof(*listed));
-    view->entries = listed;
+    if ((err = reserve_entries(t, view, head.entries)) < 0)
+        return err;
     view->chain[view->objects++] = (far_catalog_object){addr, head.entries};
-    far_read(t, addr + sizeof(head), added, bytes);
+    far_read(t, addr + sizeof(head), view->entries + view->count, head.entries * sizeof(*view->entries));
     err = far_wait(t);
     *next = head.next;
-    return err < 0 ? err : keep_listed_entries(view, addr, &head, added);
+    return err < 0 ? err : keep_listed_entries(view, addr, &head);
 }
 
 
@@ -191,16 +204,17 @@ int far_catalog_find(far_task *t, const far_catalog_view *view, const char *name
 }
 
 
-/* Writes a catalog object with these entries. Sets *addr to its address. */
-static int write_catalog_object(far_task *t, const far_catalog_entry *entries, unsigned count, far_addr next,
-                                far_addr *addr) {
+/* Writes the catalog object at this position of the chain. Sets *addr to its address. */
+static int write_catalog_object(far_task *t, unsigned position, const far_catalog_entry *entries, unsigned count,
+                                far_addr next, far_addr *addr) {
     const uint64_t bytes = far_catalog_bytes(count);
+    const far_scratch_mark mark = far_scratch_here(t);
     far_object object;
     far_catalog_head *head = far_scratch(t, bytes);
     int err = head ? far_alloc(t, NULL, FAR_POOL_TYPE_CATALOG, bytes, 0, 0, &object) : fail_no_memory();
     if (err < 0)
         return err;
-    *head = (far_catalog_head){.magic = FAR_CATALOG_MAGIC, .entries = count, .check = next, .next = next};
+    *head = (far_catalog_head){.magic = FAR_CATALOG_MAGIC + position, .entries = count, .check = next, .next = next};
     far_catalog_entry *to = (far_catalog_entry *)(head + 1);
     for (unsigned i = 0; i < count; i++) {
         to[i] = entries[i];
@@ -209,7 +223,9 @@ static int write_catalog_object(far_task *t, const far_catalog_entry *entries, u
     }
     *addr = object.addr;
     far_write(t, object.addr, head, bytes);
-    return far_wait(t);
+    if ((err = far_wait(t)) >= 0)
+        far_scratch_back(t, mark);
+    return err;
 }
 
 
@@ -237,10 +253,9 @@ static int publish_longer_catalog(far_task *t, const far_catalog_view *view, con
     for (unsigned end = count; end > 0;) {
         const unsigned in_this = (end - 1) % FAR_CATALOG_ENTRIES_MAX + 1;
         end -= in_this;
-        int err = write_catalog_object(t, entries + end, in_this, first, &first);
+        int err = write_catalog_object(t, end / FAR_CATALOG_ENTRIES_MAX, entries + end, in_this, first, &first);
         if (err < 0) {
-            if (err == FAR_ERR_NO_MEMORY)
-                free_chain(t, chain, objects);
+            free_chain(t, chain, objects);
             return err;
         }
         chain[objects++] = (far_catalog_object){first, in_this};

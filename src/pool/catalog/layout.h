@@ -19,6 +19,8 @@
 #include "pool/handle.h"
 #include "pool/kind.h"
 
+/* The first catalog object of a chain contains this number, the following ones contain it plus their position in the
+ * chain. So no address but that of the first one leads to a valid catalog. */
 #define FAR_CATALOG_MAGIC 0x676c6174616366ull
 #define FAR_RECORD_MAGIC  0x6365727869646e69ull
 #define FAR_UID_MAX       ((1u << 24) - 1)
@@ -36,7 +38,7 @@ typedef struct far_catalog_entry {
 #define FAR_CATALOG_DROPPED (0x6f6eull << 48) /* flag of a dropped index, or'ed to the address of the record */
 
 typedef struct far_catalog_head {
-    uint64_t magic;
+    uint64_t magic;   /* FAR_CATALOG_MAGIC plus the position in the chain */
     uint64_t entries; /* number of entries of this object, at least 1 */
     uint64_t check;   /* hash of `next` and of the entries without their flags */
     uint64_t next;    /* address of the next catalog object of the chain, or 0 */
@@ -97,7 +99,7 @@ typedef struct far_catalog_view {
     uint64_t word;
     unsigned objects; /* number of catalog objects in the chain */
     far_catalog_object chain[FAR_CATALOG_OBJECTS_MAX];
-    unsigned count;
+    unsigned count, capacity;   /* number of entries, and number for which there is memory */
     far_catalog_entry *entries; /* the entries that are listed, without dropped ones */
     /* Value of far_pool.indexes_linked before the catalog was read. If an index was in the handle's list by then and is
      * not in the view, it was dropped. */

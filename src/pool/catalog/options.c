@@ -206,7 +206,7 @@ int far_index_options_check_sizes(const far_pool *pool, const int64_t values[FAR
     if (pair <= most)
         return 0;
     return far_fail(FAR_ERR_INVALID,
-                    "key_size and value_size: this pool stores pairs of at most %llu bytes; pools of 64 MiB and more "
-                    "store pairs of all sizes",
-                    (unsigned long long)most);
+                    "key_size and value_size: this pool stores pairs of at most %llu bytes, because its blocks have "
+                    "%llu bytes; the sizes of the pool and of its smallest memory node determine the size of a block",
+                    (unsigned long long)most, (unsigned long long)far_object_bytes_max(pool));
 }

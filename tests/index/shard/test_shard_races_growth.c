@@ -561,3 +561,38 @@ static void a_blocking_client_fails_in_a_corrupt_pool_on(const variant *variant)
     }
 }
 TEST_ALL_VARIANTS(a_blocking_client_fails_in_a_corrupt_pool);
+
+
+static int ask_to_grow(far_task *t, void *arg) {
+    far_index *index = arg;
+    const shard_state *st = shard_state_of(index);
+    int may = 0;
+    for (unsigned d = 0; d < SHARD_VERSIONS; d++)
+        may += shard_may_grow(t, st, shard_root_next(st->part[0].root, d, SHARD_STABLE, true, 0));
+    return may;
+}
+
+
+/* Proves that no doubling begins whose objects do not fit into a block of the pool. Otherwise every insert into a full
+ * partition would try it, and would fail with FAR_ERR_INVALID. Fails if st->versions does not depend on the size of a
+ * block. */
+TEST(versions_that_do_not_fit_into_blocks_are_not_begun) {
+    static const unsigned bits[] = {0, 7, 12};
+    for (unsigned i = 0; i < 3; i++)
+        for (unsigned layout = 0; layout < 2; layout++) {
+            stage s;
+            open_stage(&s, &all_variants[layout ? 4 : 0], bits[i], NO_GROWTH ",extent=512");
+            const shard_state *st = shard_state_of(s.a.index);
+            const uint64_t most = far_object_bytes_max(s.a.pool);
+            assert_true(st->versions > 1 && st->versions < 40);
+            for (unsigned v = 1; v <= st->versions; v++) {
+                bool fits = shard_progress_bytes(st, v) <= most;
+                for (unsigned level = 1; level <= 3; level++)
+                    fits &= shard_table_object_bytes(st, level, v) <= most;
+                assert_int_equal(fits, v < st->versions);
+            }
+            assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, ask_to_grow, s.a.index),
+                             st->versions - 1);
+            stage_close(&s);
+        }
+}

@@ -125,3 +125,75 @@ TEST(a_lost_session_holds_its_pin_until_it_is_fenced) {
     }
     assert_int_equal(reached, 40);
 }
+
+
+typedef struct losers {
+    far_session *lost, *next;
+    far_addr made; /* the object that the lost session wrote and freed */
+    bool reused;
+} losers;
+
+
+static int write_and_free(far_task *t, void *arg) {
+    losers *l = arg;
+    static const uint64_t word = 0x1a7e;
+    far_object object;
+    int err = far_pin_take(t);
+    if (err < 0 || (err = far_alloc(t, NULL, 5, 64, FAR_NODE_ANY, FAR_ALLOC_ZERO, &object)) < 0)
+        return err;
+    l->made = object.addr;
+    far_point(t, "test:made");
+    far_write(t, object.addr, &word, sizeof(word));
+    if ((err = far_wait(t)) < 0)
+        far_free(t, NULL, 5, object.addr, 64);
+    return err;
+}
+
+
+static void lose_main(void *arg) {
+    losers *l = arg;
+    assert_int_equal(far_session_call(l->lost, FAR_STATS_OTHER, false, write_and_free, l), FAR_ERR_UNREACHABLE);
+}
+
+
+/* Allocates all free objects of the class, including those in the magazines of other sessions. */
+static int allocate_all(far_task *t, void *arg) {
+    losers *l = arg;
+    far_object object;
+    int err = far_pin_take(t);
+    while (err >= 0)
+        if ((err = far_alloc(t, NULL, 5, 64, FAR_NODE_ANY, 0, &object)) >= 0)
+            l->reused |= object.addr == l->made;
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* A session loses its connection while a WRITE of a new object is in progress, and frees the object. The WRITE may take
+ * effect until the session is fenced, so no other session of the handle may get the object before a collection has
+ * found it. Fails if far_free gives the object of a lost session to a magazine. */
+TEST(an_object_that_a_lost_session_wrote_is_not_reused) {
+    char uri[WORLD_URI];
+    losers l = {.reused = false};
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    far_pool *pool;
+    options.no_thread = 1;
+    world_uri(uri, "seed=1,size=4M");
+    far_sim_world *world = world_join(uri, &options, &pool, &l.lost);
+    assert_int_equal(far_session_open(pool, &l.next), 0);
+    far_sim_client *client = world_start(pool, "loser", lose_main, &l);
+    world_stop_at(client, (far_sim_match){.point = "test:made"});
+    far_sim_hold *hold =
+        far_sim_hold_effect(client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = l.made, .to = l.made + 8});
+    far_sim_resume(client);
+    assert_int_equal(far_sim_run_client(client), FAR_SIM_HELD);
+    far_sim_lose(l.lost->conn);
+    assert_int_equal(far_sim_run_client(client), FAR_SIM_ENDED);
+    assert_int_equal(far_session_call(l.next, FAR_STATS_OTHER, false, allocate_all, &l), FAR_ERR_NO_MEMORY);
+    assert_false(l.reused);
+    far_sim_release(hold);
+    far_sim_sleep(world, 1000000);
+    far_session_close(l.lost);
+    far_session_close(l.next);
+    far_pool_close(pool);
+}

@@ -472,6 +472,8 @@ TEST(a_broken_catalog_is_an_error_not_a_crash) {
 
 typedef struct chain_length {
     unsigned objects, listed;
+    uint64_t word;
+    far_addr second;
 } chain_length;
 
 
@@ -479,7 +481,7 @@ static int measure_chain(far_task *t, void *ctx) {
     chain_length *length = ctx;
     far_catalog_view view;
     int err = far_catalog_read_unpinned(t, &view);
-    *length = (chain_length){view.objects, view.count};
+    *length = (chain_length){view.objects, view.count, view.word, view.chain[1].addr};
     return err;
 }
 
@@ -488,6 +490,30 @@ static chain_length chain_of(node *n) {
     chain_length length = {0};
     assert_int_equal(far_session_call(n->session, FAR_STATS_OTHER, false, measure_chain, &length), 0);
     return length;
+}
+
+
+static int write_catalog_word(far_task *t, void *word) {
+    return far_write_word(t, far_addr_make(0, FAR_SUPER_CATALOG), *(uint64_t *)word);
+}
+
+
+static int read_catalog_word(far_task *t, void *word) {
+    return far_read_word(t, far_addr_make(0, FAR_SUPER_CATALOG), word);
+}
+
+
+/* Verifies that a catalog word with the address of the second object of the chain is corruption, and that it causes no
+ * change of the catalog. */
+static void check_that_the_chain_is_read_from_its_start(node *n) {
+    chain_length chain = chain_of(n);
+    uint64_t damaged = far_catalog_word(chain.second, chain.listed), word;
+    far_index *index;
+    assert_int_equal(far_session_call(n->session, FAR_STATS_OTHER, false, write_catalog_word, &damaged), 0);
+    assert_int_equal(far_index_open(n->session, "index0", &index), FAR_ERR_CORRUPT);
+    assert_int_equal(far_session_call(n->session, FAR_STATS_OTHER, false, read_catalog_word, &word), 0);
+    assert_int_equal(word, damaged);
+    assert_int_equal(far_session_call(n->session, FAR_STATS_OTHER, false, write_catalog_word, &chain.word), 0);
 }
 
 
@@ -500,7 +526,8 @@ static int fail_for_problem(void *ctx, const char *what) {
 
 /* A list of more indexes than a catalog object holds is a chain of two objects. Indexes in both objects can be opened
  * and dropped, a check accepts the chain, and a create after drops writes a shorter chain. Fails if a reader stops
- * after the first object, or if a walk does not report the second one. */
+ * after the first object, if a walk does not report the second one, or if a reader accepts the second object as the first
+ * one: then the indexes of the first object would be taken for dropped ones. */
 TEST(the_catalog_continues_in_further_objects) {
     node a, b;
     char name[FAR_NAME_MAX];
@@ -512,6 +539,7 @@ TEST(the_catalog_continues_in_further_objects) {
         far_index_close(index);
         assert_int_equal(chain_of(&a).objects, i < FAR_CATALOG_ENTRIES_MAX ? 1 : 2);
     }
+    check_that_the_chain_is_read_from_its_start(&a);
     open_node(&b, "local:64M?name=chain");
     const unsigned last[] = {0, FAR_CATALOG_ENTRIES_MAX - 1, FAR_CATALOG_ENTRIES_MAX, FAR_CATALOG_ENTRIES_MAX + 1};
     for (unsigned i = 0; i < 4; i++) {

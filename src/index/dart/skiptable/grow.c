@@ -316,6 +316,8 @@ static int allocate_new(far_task *t, far_index *index, replacement *c, unsigned 
     far_object object;
     int err = 0;
     c->log_groups = log_groups < DART_LOG_GROUPS_MAX ? log_groups : DART_LOG_GROUPS_MAX;
+    while (dart_segment_bytes(c->log_groups) > far_object_bytes_max(far_task_pool(t)))
+        c->log_groups--;
     if (log_groups > est->segment_log && dart_dir_slot_may_be_table(est, &c->dir)) {
         if ((err = far_alloc(t, index, DART_TYPE_EST_DIRECTORY, DART_TABLE_BYTES, node, 0, &object)) < 0)
             return err;
