@@ -149,8 +149,8 @@ TEST(workload_e_is_skipped_without_scans) {
 }
 
 
-/* If an index with the name of the benchmark exists, the benchmark fails and does not change it. With --keep the
- * index of the benchmark stays, and without it the index is dropped. */
+/* If an index with the name of a kept index exists, the benchmark fails and does not change it. With --keep the
+ * index of the benchmark stays. Without it the index has another name and is dropped at the end. */
 TEST(an_existing_index_is_not_changed) {
     far_pool *pool = NULL;
     far_session *session = NULL;
@@ -167,13 +167,13 @@ TEST(an_existing_index_is_not_changed) {
     assert_int_equal(far_session_open(pool, &session), 0);
     assert_int_equal(far_index_create(session, "bench-toy", "toy", NULL, &index), 0);
     assert_int_equal(far_put(session, index, "mine", 4, "value", 5), 0);
+    config.keep = true;
     assert_int_equal(bench_run_kind(&config, &kind, record_result, &s, &errors), CLI_FAILED);
     assert_int_equal(s.count, 0);
     assert_int_equal(far_get(session, index, "mine", 4, value, sizeof(value), &length), 0);
     far_index_close(index);
 
     assert_int_equal(far_index_drop(session, "bench-toy"), 0);
-    config.keep = true;
     assert_int_equal(bench_run_kind(&config, &kind, record_result, &s, &errors), 0);
     assert_int_equal(far_index_open(session, "bench-toy", &index), 0); /* the index was kept */
     far_index_close(index);

@@ -297,7 +297,7 @@ TEST(dart_is_locked_by_no_client) {
     stage s;
     open_stage(&s, "dart", "lock_free=off");
     for (unsigned i = 0; i < DART_LOCKS; i++)
-        change_words(&s, "dart type 4", 8ull * i, UINT64_MAX, scene_owner(s.pool->team.own->id, 0));
+        change_words(&s, "dart type 3", 8ull * i, UINT64_MAX, scene_owner(s.pool->team.own->id, 0));
     assert_update_is_corrupt(&s, 0);
     assert_check_reports(&s);
     close_stage(&s);

@@ -385,14 +385,25 @@ static int fail_beyond_versions(void) {
 }
 
 
-/* Called when an extent of a table is missing. Only a version that is being prepared may lack extents, so the root
- * word, which is read after the extent, must not use the table. Returns 0 or an error. */
-static int check_table_is_unused(far_task *t, shard_partition *part, unsigned directory, unsigned level,
-                                 unsigned version) {
+/* Returns 1 if the root word, which this function reads, uses the table, 0 if it does not, or an error. */
+static int read_whether_table_is_used(far_task *t, shard_partition *part, unsigned directory, unsigned level,
+                                      unsigned version) {
     int err = shard_refresh_root(t, part);
     const uint64_t root = atomic_load_explicit(&part->root, memory_order_acquire);
     const unsigned d = shard_root_d(root), oldest = level == 1 ? 0 : d - shard_root_doubles(root);
-    if (err < 0 || shard_root_directory(root) != directory || version < oldest || version > d)
+    return err < 0 ? err : shard_root_directory(root) == directory && version >= oldest && version <= d;
+}
+
+
+/* Called when an extent of a table is missing, which is right only while the version is being prepared: all extents of
+ * a table are linked before the root word uses it. So the root word is read first, and then the extent once more,
+ * because another client may have linked it after the first READ. Sets *word to the extent, or to 0 if the table is not
+ * used. Returns FAR_ERR_CORRUPT if the extent of a used table is missing. */
+static int read_missing_extent(far_task *t, const shard_state *st, shard_partition *part, shard_extents *extents,
+                               far_addr array, unsigned directory, unsigned level, unsigned version, uint64_t n,
+                               uint64_t count, uint64_t *word) {
+    int err = read_whether_table_is_used(t, part, directory, level, version);
+    if (err <= 0 || (err = find_extent(t, st, extents, array, directory, n, count, word)) < 0 || *word)
         return err;
     return far_fail(FAR_ERR_CORRUPT, "an extent of a level-%u table of a partition of a shard index is missing", level);
 }
@@ -418,9 +429,11 @@ int shard_table_place(far_task *t, const shard_state *st, shard_partition *part,
     if ((err = find_extent(t, st, extents, array, directory, offset / st->extent, count, &word)) < 0)
         return err;
     if (word == 0)
-        return check_table_is_unused(t, part, directory, level, version);
-    *addr = word + offset % st->extent;
-    return 0;
+        err = read_missing_extent(t, st, part, extents, array, directory, level, version, offset / st->extent, count,
+                                  &word);
+    if (err >= 0 && word)
+        *addr = word + offset % st->extent;
+    return err < 0 ? err : 0;
 }
 
 

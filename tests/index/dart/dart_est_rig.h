@@ -138,7 +138,6 @@ static inline int fill_memory_node_task(far_task *t, void *arg) {
     int err = far_pin_take(t);
     while (err == 0) /* first fill quickly, with large objects of the pool's own type */
         err = far_alloc(t, NULL, 5, 32768, full->node, FAR_ALLOC_ON_NODE, &object);
-    t->uses_headroom = true; /* takes the headroom, too */
     for (err = err == FAR_ERR_NO_MEMORY ? 0 : err; err == 0;)
         err = far_alloc(t, full->index, full->type, full->bytes, full->node, FAR_ALLOC_ON_NODE, &object);
     far_pin_drop(t);

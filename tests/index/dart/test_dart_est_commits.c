@@ -6,6 +6,8 @@
 
 #include "pool/format/superblock.h"
 
+#define LONG_VALUE 60000 /* bytes; fits into a block of the smallest pools */
+
 
 static void run_collection(void *arg) {
     actor *by = arg;
@@ -86,7 +88,7 @@ EST_RACE(entry_committed_before_a_walk_clears_it) {
 
 static int same_bytes(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
     (void)key, (void)key_len;
-    if (value_len == FAR_VALUE_MAX)
+    if (value_len == LONG_VALUE)
         assert_memory_equal(value, ctx, value_len);
     return 0;
 }
@@ -98,7 +100,7 @@ static int same_bytes(void *ctx, const void *key, size_t key_len, const void *va
  * sort_children). */
 RACE(scan_of_a_long_value_in_a_frozen_slot) {
     stage s;
-    static uint8_t value[FAR_VALUE_MAX];
+    static uint8_t value[LONG_VALUE];
     for (size_t i = 0; i < sizeof(value); i++)
         value[i] = (uint8_t)(i * 7 + i / 251);
     set_up(&s, sim, options);

@@ -131,10 +131,11 @@ TEST(a_walk_visits_a_segment_that_becomes_a_table_once) {
     static const unsigned bits[] = {0, 1, 2, 3, 4, 7, 8, 9, 11, 12, 13, 16}, slices[] = {1, 6, 2048};
     for (unsigned i = 0; i < 12; i++)
         for (unsigned j = 0; j < 3; j++)
-            walk_makes_tables(j == 1 ? "size=16M,memory_nodes=1"
-                              : j    ? "size=16M"
-                                     : "size=24M,memory_nodes=3",
-                              bits[i], slices[j]);
+            /* on one memory node of 64 MiB a block contains a directory of 2^15 words, but not one of 2^16 */
+            walk_makes_tables(j == 1 ? "size=64M,memory_nodes=1"
+                              : j    ? "size=128M"
+                                     : "size=192M,memory_nodes=3",
+                              j == 1 && bits[i] == 16 ? 15 : bits[i], slices[j]);
 }
 
 
@@ -399,7 +400,7 @@ TEST(a_table_below_the_last_level_is_damage) {
         char options[64];
         unsigned problems = 0;
         snprintf(options, sizeof(options), "adjust=0,upkeep_batch=1,directory_bits=%u", bits);
-        set_up(&s, "masked_cas=on,memory_nodes=1", options);
+        set_up(&s, "masked_cas=on,size=128M", options);
         far_addr directory = dart_dir_slot_at(dart_est_of(s.c.index), 0).addr;
         for (unsigned i = 0; i < DART_TABLE_WORDS; i++) /* the directory itself would be a valid table here */
             assert_int_equal(world_word(s.world, directory + 1024 + 8 * i), 0);

@@ -262,6 +262,46 @@ TEST(an_object_returned_after_the_walk_stays_in_the_store) {
 }
 
 
+/* Returns the last page of the block that begins no slab; with `free`, the last free page. Returns 0 if there is none. */
+static unsigned find_page(const uint64_t pages[FAR_BLOCK_PAGES], bool free) {
+    unsigned last = 0;
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
+        if (pages[p] == 0)
+            last = p;
+        else if (free)
+            p += far_page_unpack(pages[p]).pages - 1;
+    return last;
+}
+
+
+/* Writes the word of a slab that is longer than the rest of the block, so that the page words are not sound. Returns the
+ * place of the word. */
+static uint64_t *make_page_words_unsound(const actor *owner, uint64_t pages[FAR_BLOCK_PAGES], bool free) {
+    far_page_state slab = {.in_use = true, .uid = owner->index->uid, .type = TOY_TYPE_BUCKET, .size = 512,
+                           .pages = FAR_BLOCK_PAGES};
+    unsigned page = find_page(pages, free);
+    assert_true(page > 0);
+    pages[page] = far_page_pack(&slab);
+    assert_false(far_pages_are_sound(&owner->pool->geometry, pages));
+    return &pages[page];
+}
+
+
+/* Returns the page words of a block that contains a bucket of the owner and has a free page. */
+static uint64_t *pages_of_block_with_room(rig *r, actor *owner) {
+    const far_geometry *g = &owner->pool->geometry;
+    for (unsigned i = 0; i < MANY; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "a%u", i);
+        uint64_t *pages = bytes_at(r, far_block_page(g, block_of(owner, bucket_of(r, owner, key)), 0));
+        if (find_page(pages, true) > 0)
+            return pages;
+    }
+    fail_msg("all blocks with buckets are full");
+    return NULL;
+}
+
+
 /* The collector reads the page words of an owned block while the owner releases a slab and cuts another one at a
  * different place. The words of the two moments together are not sound. That is no damage, because linked objects are
  * in slabs that stay. Fails with far_pages_read in check_tables_have_object (false_free.c), which would report
@@ -270,18 +310,12 @@ TEST(page_words_of_two_moments_are_no_damage) {
     rig r;
     open_owners(&r, 12, 3, 0);
     actor *owner = &r.actors[0], *collector = &r.actors[2];
-    const far_geometry *g = &owner->pool->geometry;
     put_many(owner, "a");
-    far_block_id id = block_of(owner, bucket_of(&r, owner, "a7"));
-    uint64_t *pages = bytes_at(&r, far_block_page(g, id, 0));
-    far_page_state slab = {.in_use = true, .uid = owner->index->uid, .type = TOY_TYPE_BUCKET, .size = 512, .pages = 2};
-    assert_int_equal(pages[FAR_BLOCK_PAGES - 1], 0);
     start_sweep(collector);
     stop_at_point(collector, "collect:compare_free_bits");
-    pages[FAR_BLOCK_PAGES - 1] = far_page_pack(&slab);
-    assert_false(far_pages_are_sound(g, pages));
+    uint64_t *unsound = make_page_words_unsound(owner, pages_of_block_with_room(&r, owner), true);
     finish_collection(&r, collector);
-    pages[FAR_BLOCK_PAGES - 1] = 0;
+    *unsound = 0;
     assert_int_equal(count_problems(owner), 0);
     assert_many(owner, "a");
     close_rig_with_held_blocks(&r);
@@ -294,16 +328,13 @@ static void read_at_two_moments(rig *r, actor *a, far_block_id id) {
     const far_geometry *g = &a->pool->geometry;
     far_addr at = far_block_page(g, id, 0);
     uint64_t *pages = bytes_at(r, at);
-    far_page_state slab = {.in_use = true, .uid = a->index->uid, .type = TOY_TYPE_BUCKET, .size = 512, .pages = 2};
-    assert_int_equal(pages[FAR_BLOCK_PAGES - 1], 0);
-    pages[FAR_BLOCK_PAGES - 1] = far_page_pack(&slab);
-    assert_false(far_pages_are_sound(g, pages));
+    uint64_t *unsound = make_page_words_unsound(a, pages, false);
     far_sim_hold *hold = far_sim_hold_completion(
         a->client, (far_sim_match){.kind = FAR_SIM_READ, .from = at, .to = at + FAR_BLOCK_PAGES * 8});
     far_sim_resume(a->client);
     far_sim_run_client(a->client);
     assert_true(far_sim_reached(hold));
-    pages[FAR_BLOCK_PAGES - 1] = 0;
+    *unsound = 0;
     far_sim_release(hold);
 }
 
