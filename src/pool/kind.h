@@ -128,10 +128,10 @@ typedef struct far_index_kind {
      * looks up each key. Called without a pin. */
     int (*object_keys)(far_task *t, far_index *index, unsigned type, const void *object, uint64_t bytes,
                        far_keys *keys);
-    /* Optional. Sets the occupancy of the index; called without a pin. */
+    /* Optional. Stores the occupancy of the index in *load. Called without a pin. */
     int (*load_factor)(far_task *t, far_index *index, far_load *load);
     size_t (*cache_bytes)(far_index *index);                 /* Optional: bytes of the index's cache in this handle. */
-    /* Optional. Sets the statistics that the kind counts in this handle. */
+    /* Optional. Stores the statistics that the kind counts in this handle in *figures. */
     void (*figures)(far_index *index, far_figures *figures);
 
     /* Optional. Called before the first operation of this handle takes a pin at `epoch`; operations wait until the hook

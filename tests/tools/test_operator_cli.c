@@ -8,8 +8,8 @@
 #include "test.h"
 
 
-/* Reading commands fail if the pool does not exist, and create no file. `create`, `load` and `bench` create the pool
- * and print a message, but only once. */
+/* The commands in `readers` fail if the pool does not exist, and create no file. `create`, `load` and `bench` create
+ * the pool if it does not exist, and print a message only when they have created it. */
 TEST_WITH(only_commands_that_create_pools_create_them, fresh, remove_pool) {
     static const char *const readers[] = {"list",          "get i k",  "put i k v",  "del i k",
                                           "scan i",        "dump i",   "stat",       "stat i",

@@ -218,7 +218,8 @@ static int check_node_joined(join_state *j, unsigned i) {
 }
 
 
-/* Finds the pool to which the nodes belong. Sets *pool to its number, or to 0 if no node belongs to a pool. */
+/* Finds the pool to which the nodes belong. Sets *pool to its number, or to 0 if no node belongs to a pool. Sets
+ * *complete if at least one node reports that its pool is complete. */
 static int find_pool(join_state *j, uint64_t *pool, bool *complete) {
     *pool = 0;
     *complete = false;

@@ -39,7 +39,7 @@ typedef struct smart_fifo_entry {
     uint8_t key[];  /* the prefix of the node, `depth` bytes */
 } smart_fifo_entry;
 
-/* A shard: the local tree for all keys with one first byte. */
+/* One part (shard) of the cache: the local tree for all keys that begin with the same byte. */
 typedef struct smart_shard {
     far_spin lock; /* held by the thread that changes the shard; readers enter through smart_cache.readers */
     /* The top of the tree, as an entry: the word in the root's slot, or a pointer to the local node of that child; 0:

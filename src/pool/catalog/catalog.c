@@ -461,9 +461,9 @@ int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind
 
 /* ---- Dropping an index ---- */
 
-/* Claims the drop of an unlisted index. Two clients may both have flagged its entry, if a third client has published
- * the entry again in between; one of them has dropped the index, and the other one has found no index. Returns 1 if
- * this task has dropped the index. */
+/* Decides which of two clients has dropped the index. Both may have set the dropped flag of its entry, if a third
+ * client published the entry again without the flag in between. Only one of them sets `claimed` by its CAS: its drop
+ * succeeds, and the other client's drop returns FAR_ERR_NOT_FOUND. Returns 1 if this task has set `claimed`. */
 static int claim_drop(far_task *t, const far_catalog_entry *entry) {
     uint64_t old;
     /* the pin under which the entry was read protects the record */

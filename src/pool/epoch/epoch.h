@@ -77,9 +77,9 @@ int far_pin_after_epochs(struct far_task *t, unsigned k);
  * continue to wait, or FAR_ERR_BUSY if the other task probably waits for a stalled client (pool/epoch/stalled.h). */
 int far_stall_wait(struct far_task *t);
 
-/* Throttles a background walk. Before each pin, the task sleeps nine times as long as it worked under the previous one.
- * Applies only to fabrics that execute verbs on this host's processors; on other fabrics a walk mostly waits for round
- * trips and disturbs other tasks little. */
+/* Switches the throttling of a background walk on (`rests` true) or off. While it is on, the task sleeps before each
+ * pin, nine times as long as it worked under the previous one. Has an effect only on fabrics that execute verbs on this
+ * host's processors; on other fabrics a walk mostly waits for round trips and disturbs other tasks little. */
 void far_task_throttle(struct far_task *t, bool rests);
 
 /* Called by housekeeping, in an unpinned task of any session: reads the epoch, runs epoch hooks, publishes the oldest

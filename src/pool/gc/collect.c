@@ -44,7 +44,8 @@ typedef struct collection {
     far_collect_mode mode;
     uint32_t number, previous; /* the number of this collection, and that of the previous one */
     uint64_t wanted;           /* the word FAR_SUPER_LOSSES when the first part of the collection began */
-    /* one bit per granule of the blocks of this part, followed by the bits that are written for every other block */
+    /* One bit for each granule of the blocks of this part. After them come the bits of one more block; they are written
+     * as the marks of all blocks outside this part. */
     uint64_t *marks;
     /* numbers of the first block of this part and of the block after the last; objects in other blocks count as marked
      */
@@ -168,9 +169,9 @@ static int find_whether_owner_failed(collection *s, unsigned id, unsigned genera
 }
 
 
-/* Turns a block of a failed owner into an orphan. The stamp makes sure that the marks of earlier collections are not
- * applied to the block, because the black bits of the owner were lost when it failed. The list of free objects was lost
- * too, so the hint names all classes. */
+/* Turns a block of a failed owner into an orphan. The owner's black bits were in its local memory and are lost, so the
+ * stamp excludes the block from the marks of earlier collections. The owner's list of free objects is lost too, so the
+ * hint of the orphan (a bit for each class with free objects) has all bits set. */
 static int disown_block(collection *s, far_block_id id, uint64_t word) {
     far_block_state orphan = {.kind = FAR_BLOCK_ORPHAN, .used = true};
     const uint64_t words[] = {far_stamp_pack(s->geometry, id, s->previous), UINT64_MAX};

@@ -219,7 +219,8 @@ TEST(a_forked_child_has_no_session) {
     guest c;
     int hold[2];
     start_cluster(&k, 2, false, "");
-    /* The guest creates the index and leaves, so that this process has no threads when it forks. */
+    /* This process opens the pool as a guest, creates the index, and closes the pool again, because it must have no
+     * housekeeping thread when it forks. */
     assert_ok(guest_enter(&c, k.uri, kind));
     guest_leave(&c);
     assert_int_equal(pipe(hold), 0);

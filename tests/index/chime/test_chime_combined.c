@@ -135,9 +135,9 @@ static uint64_t key_with_room(chime_ptr leaf, uint64_t from) {
 
 
 /* B splits the leaf, and the cache of A's compute node does not contain the new right half yet. Then A, D and E start
- * inserts, which all reach the left half. A's key belongs to the left half, or to the right half if a_too is set. D's
- * key belongs to the half to which A's key does not belong. E's key belongs to the left half. Returns the number of
- * verbs that D and E had sent before. */
+ * inserts, which all reach the left half. By default A's key belongs to the left half and D's key to the right half;
+ * with `a_too` it is the other way round. E's key always belongs to the left half. Returns the number of verbs that D
+ * and E had sent before these inserts. */
 static uint64_t start_on_outdated_left_half(bool a_too, uint64_t keys[3]) {
     open_with_e("key_size=8,value_size=8,span=24,hop=4,crowd=off", ONE);
     insert_keys(a, 3);

@@ -112,8 +112,8 @@ TEST_WITH(hot_update_of_a_dead_slot, inserts_by_ticket, NULL) {
 
 
 /* B's delete takes effect between A's CAS of the key word and A's CAS of the value word. A's update returns success,
- * because it counts as one just before the delete, and na must be absent. Fails if A repeats the update after the
- * delete. */
+ * because it counts as executed just before the delete. Afterwards na must be absent. Fails if A repeats the update
+ * after the delete. */
 TEST_WITH(delete_between_the_key_check_and_the_update, inserts_by_ticket, NULL) {
     open_stage_with_value(LONG1);
     run_to_point(b, "dolphin:remove", FAR_OP_DELETE, "na", NULL);

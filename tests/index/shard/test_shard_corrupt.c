@@ -275,7 +275,9 @@ static void version_above_the_largest_on(const variant *variant) {
             uint64_t root = far_root(&s), *word = world_bytes(s.world, shard_state_of(s.a.index)->part[0].pcb);
             uint64_t *directory = world_bytes(s.world, directory_addr(&s.a));
             if (SHARD_DIR_PROGRESS + versions[i] < SHARD_DIR_WORDS)
-                /* this address has contents that look like a progress table */
+                /* The version selects this word beyond the progress addresses. The test stores the address of the
+                 * directory in it, because the directory's content looks like a progress table. So only the check of
+                 * the version can find the error. */
                 directory[SHARD_DIR_PROGRESS + versions[i]] = directory_addr(&s.a);
             *word = shard_root_next(root, versions[i], phase, true, shard_root_stamp(root) + 1);
             assert_true(far_session_call(s.a.session, FAR_STATS_OTHER, false, refresh_root, s.a.index) >= 0);

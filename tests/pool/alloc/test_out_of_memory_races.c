@@ -195,7 +195,9 @@ static void fill_around_a_slow_holder(rig *r, unsigned seed) {
         far_sim_run_for(r->world, 1000000);
     stop_polling(holder);
     remove_now(holder, "g1");
-    /* The holder does not publish the delete. So the needy handle forgets that a search found no memory. */
+    /* Nothing polls the holder any more, so it does not publish that the delete made memory free. The test therefore
+     * clears refused_epoch, in which the needy handle remembers that its last search for memory failed, so that this
+     * handle searches again. */
     needy->pool->store->refused_epoch = 0;
     assert_true(far_epoch_is_active(holder->pool));
 }
