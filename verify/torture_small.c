@@ -27,9 +27,10 @@ typedef struct small_index { /* settings of one row; fields that are 0 keep the 
 
 #define WORDS(set) .keys = (set), .value_bytes = 8
 
-/* A seed selects one of the settings of a kind: a row of this table, or the defaults. Every fourth seed uses MANY_KEYS,
- * and every third one MANY_DEPTH. The number of settings of a kind (rows + 1) has no common divisor with 12, so each
- * setting meets each combination of both (test settings_meet_every_depth_and_size). */
+/* A seed selects one of the settings of a kind: a row of this table, or the defaults. Unless the row sets a key space,
+ * every fourth seed uses MANY_KEYS. Every third seed uses MANY_DEPTH. The number of settings of a kind (rows + 1) has
+ * no common divisor with 12, so each setting meets each combination of both (test settings_meet_every_depth_and_size).
+ */
 static const small_index small_indexes[] = {
     {.kind = "chime", .options = "span=12,hop=2,merge=sparse", .key_space = 24},
     {.kind = "chime", .options = "span=12,hop=4,merge=sparse,walk_slice=2,hotspot=4K", .key_space = 100},

@@ -315,8 +315,8 @@ static void run_client(worker *w) {
     else if (err == 0)
         work_one_by_one(w);
     atomic_store_explicit(&w->crew->book->operation_since[w->place], 0, memory_order_relaxed);
-    /* The loop above ended although the crew continues, so the book is full. The process waits for the end of the crew.
-     */
+    /* If the crew still continues here, the worker has no room left in the book for further operations. The process
+     * then waits until the crew ends. */
     while (worker_continues(w))
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     close_all(w);

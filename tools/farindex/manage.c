@@ -320,8 +320,8 @@ static void print_client_json(client_output *l, const far_client_info *client, c
 }
 
 
-/* Prints a client, which is a handle: the line has the number of its system session, as `top` does. Its other sessions
- * have no lines of their own. */
+/* Prints one line for each handle, under the number of its system session, as `top` does. Prints nothing for a client
+ * that is another session of its handle, or that belongs to this process (`own`). */
 static int print_client(void *ctx, const far_client_info *client) {
     client_output *l = ctx;
     far_snapshot_handle_info unknown = {.process = client->process}; /* used if the client connected after the survey */

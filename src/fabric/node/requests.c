@@ -72,7 +72,8 @@ static bool claim_was_issued(const net_server *server, const net_claim *claim) {
 }
 
 
-/* Returns true if node 0 has reported that all claims up to this one have ended. */
+/* Returns true if the claim carries node 0's proof that this claim of the session id, and all claims of this id with
+ * lower numbers, have ended. */
 static bool claim_has_ended(const net_server *server, const net_claim *claim) {
     return claim->proof == net_proof_of_end(&server->memory->header->key, claim->id, claim->claim);
 }

@@ -124,7 +124,9 @@ typedef struct dart_cached_slot {
     uint64_t word;        /* the leaf pointer that was last read from that slot or written to it */
     bool has_key;         /* the entry holds the complete key and not only its hash, so the node is on the key's path */
     bool leaf_not_reused; /* the leaf's memory was not reused yet, whether the leaf is still linked or not */
-    bool leaf_with_slot;  /* the leaf may be read in the same batch as the slot */
+    /* The leaf may be read in the same batch as the slot, because leaf_not_reused is true or because the leaf and the
+     * slot are on one memory node. */
+    bool leaf_with_slot;
     bool is_current;      /* the entry has the tag of the current epoch, so storing it again would change nothing */
 } dart_cached_slot;
 

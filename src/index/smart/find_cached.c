@@ -97,7 +97,10 @@ static int follow_cached_leaf(smart_op *op, smart_spot *s, uint64_t word, const 
         if (!leaf_certifies_itself(op, leaf))
             return SMART_STALE;
         if (!value_matches_incarnation(op, leaf) && ctl != leaf->ctl) {
-            op->found_recycled = recycled = true; /* READ the leaf again, with its ctl word first in the same batch. */
+            /* The checksum does not cover the value of this leaf, so the image may contain the value of another
+             * incarnation. The next turn of the loop READs the leaf again, with its ctl word first in the same batch:
+             * if that word equals the ctl word of the image, the value is valid. */
+            op->found_recycled = recycled = true;
             continue;
         }
         s->outcome = SMART_HIT;

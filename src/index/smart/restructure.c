@@ -214,7 +214,8 @@ static int replace_frozen_node(smart_op *op, const smart_node *node, far_addr pa
     bool seen_early = c->object.used && c->layout == SMART_DIR;
     if (grow && (err = smart_make_leaf(op, smart_kind_for(op->st, op->key.length, grow->length), *grow,
                                        far_addr_node(c->object.addr), seen_early, &c->leaf)) < 0)
-        /* Without memory for the leaf the copy is published nevertheless; the insert then searches again and fails. */
+        /* Without memory for the leaf the copy is published nevertheless, because no write can change the frozen node
+         * until it is replaced. The insert then searches again and fails. */
         c->leaf.addr = 0;
     if ((err = fill_copy(op, node, c, &count)) < 0)
         return err;

@@ -400,7 +400,8 @@ int smart_take_more(smart_op *op, smart_node *node, unsigned want);
 /* Raises the size hint in the slot word that names the node to the number of slots that were READ. Does not wait.
  * Returns the word that the slot contains if the CAS succeeds. */
 uint64_t smart_raise_hint(smart_op *op, far_addr slot, uint64_t word, const smart_node *node);
-/* READs the node that a proven word names, and waits. Returns FAR_ERR_CORRUPT if that memory contains no node. */
+/* READs the node that `word` names, and waits. The operation has READ `word` from an unfrozen slot of a proven node. So
+ * memory that contains no node is damage, and the function returns FAR_ERR_CORRUPT. */
 int smart_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node);
 /* Returns whether the prefix of the node is a prefix of the operation's key. */
 bool smart_prefix_matches(const smart_op *op, const smart_node *node);

@@ -39,7 +39,8 @@ static bool refill_magazine(far_memory *m, far_bin *bin, unsigned node) {
 }
 
 
-/* With the session's lock held, returns whether the task may take an object of the bin on the node (headroom.c). */
+/* Returns whether the task may take a free object of this class on this memory node, or must leave it as headroom
+ * (headroom.c). The caller holds the lock of the session's memory. */
 static bool may_take_from_bin(far_task *t, far_memory *m, const far_bin *bin, unsigned node) {
     far_store *s = m->store;
     if (t->uses_headroom || !atomic_load_explicit(&s->is_scarce, memory_order_relaxed))

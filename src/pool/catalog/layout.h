@@ -109,7 +109,8 @@ typedef struct far_catalog_view {
 /* Reads the catalog. Takes a pin if the task has none, and returns with the pin held, because it protects the objects
  * that the view refers to. Completes pending drops first: entries that are flagged are never in the view. */
 int far_catalog_read(far_task *t, far_catalog_view *view);
-/* Like far_catalog_read, for callers that only need the list. Returns without a pin. */
+/* Like far_catalog_read, but drops the pin before it returns. For callers that only use the entries in the view, and do
+ * not read the objects to which they refer. */
 int far_catalog_read_unpinned(far_task *t, far_catalog_view *view);
 
 /* Search the view by uid or by name; read the record of an entry. The pin of far_catalog_read must still be held. */

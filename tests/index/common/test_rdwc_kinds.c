@@ -34,8 +34,8 @@ typedef struct kind {
     /* A write that joins while the leader searches for its place is combined, because the leader builds the value after
      * this search. */
     bool late_writes;
-    /* The leaf of the key ends with a long key, which a client READs to find out whether the searched key is behind it.
-     */
+    /* Many longer keys are inserted after the key, so its leaf was split. The upper fence of the leaf is then a long
+     * key in another object, which a client READs to find out whether the searched key is behind it. */
     bool crowded;
 } kind;
 

@@ -75,7 +75,8 @@ TEST(each_way_to_write_takes_its_round_trips) {
     assert_int_equal(round_trips_of(&r, FAR_OP_INSERT, "pb"), 3); /* batches: root slot, leaf, {WRITE node, CAS} */
     assert_int_equal(round_trips_of(&r, FAR_OP_INSERT, "pc"), 3); /* batches: root slot, node, CAS */
     assert_int_equal(round_trips_of(&r, FAR_OP_GET, "pc"), 3);
-    /* the key is absent without a leaf, because the header was read with the bucket */
+    /* batches: root slot, node. No leaf is READ: the header of the node was READ together with the bucket and shows
+     * that the key is absent. */
     assert_int_equal(round_trips_of(&r, FAR_OP_GET, "pz"), 2);
     assert_int_equal(round_trips_of(&r, FAR_OP_UPDATE, "pc"), 4); /* batches: root slot, node, leaf, CAS */
     assert_int_equal(round_trips_of(&r, FAR_OP_DELETE, "pc"), 4);

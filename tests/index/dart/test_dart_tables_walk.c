@@ -94,8 +94,9 @@ static tracker walker;
 static content before, after;
 
 
-/* Each segment becomes a table when the walk reaches it, also a segment that the first word of a table names directly
- * after the walk has visited this table. Asserts that each table, each segment and each entry is visited once. */
+/* While the walk runs, the test makes each segment grow into a table at the moment when the walk reaches it. This
+ * includes the segment that the first word of a table names; it grows immediately after the walk has visited that
+ * table. Asserts that the walk visits each table, each segment and each entry once. */
 static void walk_makes_tables(const char *sim, unsigned bits, unsigned walk_slice) {
     stage s;
     char options[128];

@@ -99,7 +99,8 @@ static void chunk_of_the_previous_directory_on(const variant *variant) {
         double_by(&s, &s.a);
         begin_chunk(n == 0 ? &s.c : &s.b, n == 0 ? 5 : 1);
         stage_actor *mover = n == 0 ? &s.b : &s.c;
-        /* C has not split these buckets, so they must not count as split */
+        /* B has begun the chunk of the new directory, up to a bucket before 5. C's progress in the same chunk of the
+         * old directory (up to bucket 5) must not count for the new one. */
         assert_true(n == 0 || shard_state_of(s.b.index)->part[0].next < 5);
         work_until(&s, mover, SHARD_DRAIN);
         for (uint64_t bucket = 0; bucket < 32; bucket++) {

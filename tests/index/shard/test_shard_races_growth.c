@@ -388,7 +388,8 @@ TEST_VARIANTS_OF(insert_into_a_frozen_bucket, POINTERS);
 
 /* ---- lazy_resize=off ---- */
 
-/* A's insert makes eight buckets double, and stops before it splits the first one. */
+/* A inserts keys until one insert doubles the partition, which has eight buckets. This insert stops before it splits
+ * the first bucket. */
 static void stop_at_first_step(stage *s, const variant *variant) {
     open_stage(s, variant, 3, "slots=4,l2_slots=1,load=60,afs=1,lazy_resize=off,idle_sweep=off");
     bool stopped = false;

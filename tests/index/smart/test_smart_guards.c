@@ -82,10 +82,11 @@ TEST(node_torn_over_incarnations) {
 }
 
 
-/* B's cache contains a node that was removed. A scan of B READs the address of this node in advance. The READ returns
- * the control word of the removed node, and slots of a second node that is not linked. When the scan then READs the
- * root, a third node is linked at this address. Fails if the image is used although it is not LIVE
- * (smart_take_readahead_node in scan_readahead.c): the scan would return a key that was never in the tree. */
+/* Three nodes use the same memory, one after another. B's cache names the first one, which was removed. B's scan READs
+ * this address in advance, and the READ is torn: it returns the control word of the first node, and the slots of the
+ * second node, which is not linked. Before the scan READs the root, a third node is linked at this address, so the root
+ * confirms the address. Fails if smart_take_readahead_node (scan_readahead.c) accepts an image that is not LIVE: the
+ * scan would then return a key that was never in the tree. */
 TEST(scan_of_a_node_torn_over_incarnations) {
     uint32_t bytes = 128;
     open_stage(EAGER, "atomic_bytes=8");

@@ -109,7 +109,8 @@ TEST(a_copy_on_another_node_is_written_before_its_slot_names_it) {
 }
 
 
-/* Allocates and frees nodes, so that the session keeps memory for copies on a memory node that becomes full. */
+/* Allocates and frees two tree nodes on memory node *arg. The session keeps this memory in its magazine. So it can
+ * later allocate the copy of a list there, although the test fills this memory node first. */
 static int cache_free_nodes(far_task *t, void *arg) {
     unsigned node = *(unsigned *)arg;
     uint64_t bytes = smart_layout_bytes(smart_layout_for(smart_state_of(a->index), SMALL_LIST + 1 + SMALL_LIST / 2));

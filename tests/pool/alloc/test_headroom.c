@@ -197,9 +197,10 @@ static int delete_second(far_task *t, bench *b) {
 }
 
 
-/* An update takes a block of the headroom. The slabs of the class do not fill the block exactly, but inserts do not miss
- * the pages that are left over, so one deleted object makes room for one insert. Fails if count_objects_beyond_headroom
- * (headroom.c) counts all 64 pages of the missing block. */
+/* An update takes a block of the headroom. A few pages at the end of this block are too few for another slab. They must
+ * not count as a missing part of the headroom, because no delete in this class can replace them. So one deleted object
+ * makes room for one insert. Fails if count_objects_beyond_headroom (headroom.c) counts all 64 pages of the missing
+ * block. */
 TEST(one_deleted_object_makes_room_for_one_insert) {
     static const uint64_t sizes[] = {1088, SIZE, 20000};
     for (unsigned i = 0; i < 3; i++) {

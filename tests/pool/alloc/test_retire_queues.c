@@ -57,8 +57,9 @@ static uintptr_t sum_of_chunks(const far_memory *m, unsigned extra, unsigned *co
 }
 
 
-/* A session retires many objects of two types. After their epochs, it keeps at most one chunk. Fails without
- * far_pages_free in remove_chunk. */
+/* A session retires many objects of two types, and its retire queues allocate many chunks of local memory for them.
+ * When the epochs have passed after which these objects are free, at most one more chunk exists than before. Fails if
+ * remove_chunk does not call far_pages_free. */
 TEST(queues_return_their_memory) {
     bench b;
     open_bench(&b, "sim:seed=1,size=64M", &kind);

@@ -230,7 +230,8 @@ static bool prove_one_cycle(const shard_op *op, uint64_t empty) {
 }
 
 
-/* Applies the change. Called with a writable image in which the key was searched. */
+/* Applies the change after the key was searched in op->main. Returns SHARD_AGAIN if the bucket is not writable any
+ * more, or if another attempt must READ it again. */
 static int apply_change(shard_op *op, far_op_kind how, bool present, const shard_hit *hit, int *delta) {
     int refused = shard_presence_error(how, present);
     if (refused < 0)
@@ -273,7 +274,8 @@ static int attempt_write(shard_op *op, far_op_kind how, far_bytes value, uint32_
     bool seals = how != FAR_OP_DELETE && !op->written;
     if (seals && (err = add_block_write(op, value)) < 0)
         return err;
-    /* The mark is taken after the RDWC round was sealed, so all operations of the round joined before this batch. */
+    /* If this operation seals its RDWC round, add_block_write has just done so. The mark is the number of the next
+     * batch, so all members of the round joined before that batch is posted. */
     uint32_t read_mark = far_rdwc_mark(op->t);
     if (seals)
         *mark = read_mark;
