@@ -81,7 +81,7 @@ TEST_WITH(lines_are_completed, fresh, remove_pool) {
     type_line("get other nosuch\n", "farindex: the key is not there");
     type_line("help sc\t\n", "usage: farindex scan");
     type_line("help\n", "farindex: indexes on far memory");
-    type_line("nosuch\n", "farindex: unknown command 'nosuch'; 'farindex help' lists them");
+    type_line("nosuch\n", "farindex: unknown command 'nosuch'; 'farindex help' lists the commands");
     leave_shell(pid);
 }
 

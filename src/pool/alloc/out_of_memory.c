@@ -1,9 +1,10 @@
 /* The out-of-memory path (far_run_out_of_memory), which an operation takes after it found no memory. Such operations,
  * of all sessions of the handle, wait for a latch and are served one after the other. The task that holds the latch
  * requests that all handles return memory and release blocks with free space (a request with `release_blocks`), waits
- * until they have acknowledged it, runs a collection if memory may have leaked, and retries its operation once. If that
- * fails, the operation fails with FAR_ERR_NO_MEMORY. If a stalled client prevents the epoch from advancing, so that the
- * memory that waits for the epoch cannot be reused, the error names that client, or the client is evicted. */
+ * until they have acknowledged it, waits until its handle has freed the memory of dropped indexes, runs a collection if
+ * memory may have leaked, and retries its operation once. If that fails, the operation fails with FAR_ERR_NO_MEMORY. If
+ * a stalled client prevents the epoch from advancing, so that the memory that waits for the epoch cannot be reused, the
+ * error names that client, or the client is evicted. */
 #include "base/error.h"
 #include "pool/alloc/store.h"
 #include "pool/epoch/stalled.h"
@@ -80,6 +81,21 @@ static int wait_for_collection(far_task *t) {
         wanted = err < 0 ? err : far_collection_is_requested(t);
     }
     return wanted < 0 ? wanted : 0;
+}
+
+
+/* Waits until this handle has freed the memory of the indexes that it knows to be dropped. */
+static int wait_for_dropped_indexes(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    const uint64_t until = far_stall_deadline(t);
+    int err = 0;
+    while (err == 0 && (far_dropped_is_due(pool) || atomic_load_explicit(&pool->freeing_dropped, memory_order_relaxed)) &&
+           far_now(t) < until && !far_stall_has_refused(t)) {
+        far_note_wait(t);
+        far_point(t, "out_of_memory:dropped");
+        err = do_housekeeping_and_pause(t);
+    }
+    return err;
 }
 
 
@@ -250,6 +266,8 @@ static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), voi
             epoch = far_epoch_known(t);
             since = far_now(t) - memory_wait(t);
         }
+        if (err >= 0)
+            err = wait_for_dropped_indexes(t);
         if (err >= 0)
             err = collect_leaked(t);
         if (err < 0)

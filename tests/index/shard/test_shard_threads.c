@@ -137,8 +137,9 @@ static void grow_from_empty(const char *options) {
     assert_int_equal(far_index_load(session, index, &after), 0);
     assert_int_equal(after.keys[0] + after.keys[1] + after.keys[2], present);
     assert_true((after.slots > before.slots || keys_each < 8000) && after.local_bytes < 64 * 1024);
-    /* the local memory does not depend on the number of keys, threads and operations */
-    assert_int_equal(after.local_bytes, before.local_bytes);
+    /* The local memory does not depend on the number of keys, threads and operations, except for the cached addresses of
+     * tables that consist of extents: 8 bytes for each half block, and a header for each table. */
+    assert_in_range(after.local_bytes - before.local_bytes, 0, 256 + after.slots / 1024);
     assert_int_equal(far_pool_check(session, 0, fail_at_problem, NULL), 0);
     far_index_close(index);
     far_session_close(session);
