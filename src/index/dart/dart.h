@@ -127,7 +127,7 @@ typedef struct dart_cached_slot {
     /* The leaf may be read in the same batch as the slot, because leaf_not_reused is true or because the leaf and the
      * slot are on one memory node. */
     bool leaf_with_slot;
-    bool is_current;      /* the entry has the tag of the current epoch, so storing it again would change nothing */
+    bool is_current; /* the entry has the tag of the current epoch, so storing it again would change nothing */
 } dart_cached_slot;
 
 /* A part of a node, as it was read: the node's slots [first, first + count), and perhaps its header. */

@@ -337,8 +337,8 @@ static void reader_on_an_unlinked_node_on(const variant *variant) {
         assert_int_not_equal(node, 0);
         start(&s.c, FAR_OP_GET, number(n), 0);
         far_sim_stop_before(s.c.client, (far_sim_match){.kind = FAR_SIM_READ, .from = node, .to = node + 64});
-        /* The result is not checked: for some keys C finds its key before it reaches the chain, and then does not stop.
-         */
+        /* The result is not checked, because for some keys C finds its key before it reaches the chain, and does not
+         * stop. */
         far_sim_run_client(s.c.client);
         work_until(&s, &s.b, SHARD_STABLE);
         assert_true(COUNTED(&s, unlinked) > 0);

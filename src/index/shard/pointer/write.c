@@ -275,7 +275,7 @@ static int attempt_write(shard_op *op, far_op_kind how, far_bytes value, uint32_
     if (seals && (err = add_block_write(op, value)) < 0)
         return err;
     /* If this operation seals its RDWC round, add_block_write has just done so. The mark is the number of the next
-     * batch, so all members of the round joined before that batch is posted. */
+     * batch, so all writers of the sealed round joined before that batch is posted. */
     uint32_t read_mark = far_rdwc_mark(op->t);
     if (seals)
         *mark = read_mark;
