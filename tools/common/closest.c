@@ -48,6 +48,8 @@ const char *cli_closest(const char *word, cli_name_at *name_at, const void *ctx)
 
 const char *cli_suggest(const char *word, cli_name_at *name_at, const void *ctx, char hint[CLI_HINT]) {
     const char *closest = cli_closest(word, name_at, ctx);
-    snprintf(hint, CLI_HINT, closest ? "; did you mean '%s'?" : "", closest);
+    *hint = 0;
+    if (closest)
+        snprintf(hint, CLI_HINT, "; did you mean '%s'?", closest);
     return hint;
 }
