@@ -166,9 +166,11 @@ static void be_strangers(const struct sockaddr_in *to, unsigned count) {
     getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
-    for (unsigned i = 0; all && i < count; i++)
+    if (!all)
+        _exit(1);
+    for (unsigned i = 0; i < count; i++)
         all[i].socket = -1;
-    for (unsigned next = 0; all; next = (next + 1) % count) {
+    for (unsigned next = 0;; next = (next + 1) % count) {
         if (all[next].socket < 0 && now_ns() >= all[next].back_at)
             connect_stranger(&all[next], next, to, epoll);
         int ready = epoll_wait(epoll, events, 64, next == 0 ? 1 : 0); /* a pause after each pass over all strangers */
@@ -181,7 +183,6 @@ static void be_strangers(const struct sockaddr_in *to, unsigned count) {
             one->back_at = now_ns() + 1000000000u;
         }
     }
-    _exit(1);
 }
 
 
