@@ -1,6 +1,7 @@
 /* The memory of a node (fabric/node/memory.c): verbs run in granules, a memory file outlives its daemon, and a kill
  * leaves no partly written granule. */
 #define _GNU_SOURCE
+#include "base/sanitizer.h"
 #include "fabric/memory_file.h"
 #include "fabric/node/memory.h"
 #include "farindex.h"
