@@ -69,7 +69,8 @@ static void print_state(FILE *out, net_server *server) {
 
 
 static void print_counts(FILE *out, net_server *server) {
-    uint64_t batches = 0, verbs = 0, received = 0, sent = 0;
+    uint64_t batches = 0, verbs = 0, received = load(&server->gate.counts.bytes_in),
+             sent = load(&server->gate.counts.bytes_out);
     for (unsigned i = 0; i < server->loop_count; i++) {
         loop_counts *counts = &server->loops[i].counts;
         batches += load(&counts->batches);

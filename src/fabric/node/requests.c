@@ -200,7 +200,7 @@ static bool on_hello(server_peer *peer, const net_head *head, const char *body) 
         return false;
     peer->hello_done = true;
     peer->inspects = hello.purpose == NET_FOR_INSPECTION;
-    assert(peer->loop->handshaking > 0);
+    assert(peer->loop == &server->gate && peer->loop->handshaking > 0);
     peer->loop->handshaking--;
     atomic_fetch_add_explicit(&server->counts.comes, !peer->inspects, memory_order_relaxed);
     net_welcome welcome = {
@@ -462,6 +462,7 @@ static bool on_status(server_peer *peer, const net_head *head) {
     state.cuts = atomic_load_explicit(&counts->cuts, memory_order_relaxed);
     for (unsigned i = 0; i < server->loop_count; i++)
         add_counts(&state, &server->loops[i].counts);
+    add_counts(&state, &server->gate.counts);
     state.refused = atomic_load_explicit(&counts->refused, memory_order_relaxed);
     net_channel_send(&peer->channel, NET_STATE, 0, head->tag, &state, sizeof(state));
     return true;
@@ -638,7 +639,9 @@ bool server_serve_messages(server_peer *peer) {
             return false;
         if (!peer->hello_done ? head.type != NET_HELLO : head.type == NET_HELLO)
             return refuse_peer(peer, "hello must be the first message and must not be repeated");
-        if (!(peer->hello_done ? dispatch_message(peer, &head, body) : on_hello(peer, &head, body)))
+        if (!peer->hello_done)
+            return on_hello(peer, &head, body);
+        if (!dispatch_message(peer, &head, body))
             return false;
         work += head.length + net_channel_queued(&peer->channel) - queued;
     }

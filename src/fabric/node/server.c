@@ -1,5 +1,7 @@
-/* The daemon: sockets and threads. Each loop sleeps until one of its connections has an event. It uses a timeout only
- * for handshakes, and for the lease while a peer has not acknowledged sent data. */
+/* The daemon: sockets and threads. Each thread runs a loop, which sleeps until one of its connections has an event. It
+ * uses a timeout only for handshakes, and for the lease while a peer has not acknowledged sent data. One of the loops is
+ * the gate: it accepts connections and carries out their handshakes, including that of TLS. After the hello it hands
+ * the connection over to one of the loops that serve clients. */
 #define _GNU_SOURCE
 #include "base/error.h"
 #include "base/host.h"
@@ -28,7 +30,7 @@
 /* number of calls of server_serve_messages in one turn of a connection; then other connections have their turn */
 #define SERVES_PER_TURN  16
 #define BACKLOG          512
-#define ACCEPTS_PER_TURN 2   /* few, because connecting strangers must not delay clients */
+#define ACCEPTS_PER_TURN 16  /* few, so that the handshakes of earlier connections have their turn soon */
 #define ACCEPT_PAUSE_MS  100 /* pause after accept has failed for lack of descriptors or memory */
 
 static _Thread_local net_chaos chaos;
@@ -61,21 +63,25 @@ static void set_epoll_interest(server_peer *peer, bool reading, bool writing, in
 static void link_peer(server_peer *peer) {
     server_loop *loop = peer->loop;
     peer->next = loop->peers;
+    peer->previous = NULL;
     if (peer->next)
         peer->next->previous = peer;
     loop->peers = peer;
-    loop->handshaking++;
 }
 
 
-/* Removes a connection from its loop. Afterwards the table of claims does not contain it, so no other thread can reach
- * it. */
+/* Ends the session of a connection and its admission. Afterwards the table of claims does not contain the connection, so
+ * no other thread can reach it. */
+static void end_session_and_admission(server_peer *peer) {
+    pthread_mutex_lock(&peer->server->lock);
+    server_end_session(peer);
+    net_admission_leave(&peer->server->admission, &peer->half_open, &peer->place);
+    pthread_mutex_unlock(&peer->server->lock);
+}
+
+
 static void unlink_peer(server_peer *peer) {
     server_loop *loop = peer->loop;
-    pthread_mutex_lock(&loop->server->lock);
-    server_end_session(peer);
-    net_admission_leave(&loop->server->admission, &peer->half_open, &peer->place);
-    pthread_mutex_unlock(&loop->server->lock);
     if (peer->previous)
         peer->previous->next = peer->next;
     else
@@ -114,6 +120,7 @@ static void log_end(const server_peer *peer) {
 
 
 static void close_peer(server_peer *peer) {
+    end_session_and_admission(peer);
     unlink_peer(peer);
     log_end(peer);
     if (!peer->hello_done)
@@ -144,8 +151,20 @@ static void flush_peer(server_peer *peer) {
 }
 
 
+static bool is_gate(const server_loop *loop) {
+    return loop == &loop->server->gate;
+}
+
+
+/* Returns whether the hello of a connection in the gate was accepted, so that the gate serves no more of its messages
+ * and hands it over. */
+static bool must_be_handed_over(const server_peer *peer) {
+    return is_gate(peer->loop) && peer->hello_done;
+}
+
+
 static bool can_serve_more(const server_peer *peer) {
-    return !peer->ended && net_channel_has_message(&peer->channel) &&
+    return !peer->ended && !must_be_handed_over(peer) && net_channel_has_message(&peer->channel) &&
            net_channel_queued(&peer->channel) < SERVING_QUEUED_MAX;
 }
 
@@ -156,7 +175,8 @@ static bool can_serve_more(const server_peer *peer) {
 static void serve_peer(server_peer *peer) {
     int got = 1;
     unsigned serves = 0;
-    for (unsigned fills = 0; !peer->ended && got > 0 && fills < RECEIVES_PER_TURN && serves < SERVES_PER_TURN;
+    for (unsigned fills = 0;
+         !peer->ended && !must_be_handed_over(peer) && got > 0 && fills < RECEIVES_PER_TURN && serves < SERVES_PER_TURN;
          fills++) {
         /* Nothing is read from a peer while it does not accept its answers, or while some of its earlier messages have
          * not been served. */
@@ -180,7 +200,8 @@ static void serve_peer(server_peer *peer) {
     bool more = can_serve_more(peer);
     /* Setting the interest again makes the edge-triggered epoll report the remaining work again: messages, bytes in the
      * socket, or the end of stream. */
-    if (!peer->ended && (more || (peer->reading && (!peer->channel.drained || peer->half_closed))))
+    if (!peer->ended && !must_be_handed_over(peer) &&
+        (more || (peer->reading && (!peer->channel.drained || peer->half_closed))))
         set_epoll_interest(peer, peer->reading, peer->writing || more, EPOLL_CTL_MOD);
 }
 
@@ -203,14 +224,16 @@ static server_peer *make_peer(net_server *server, int socket, const net_endpoint
 }
 
 
+/* Adds a connection to the loop that it is assigned to. If the gate has read messages that are not served yet, EPOLLOUT
+ * is requested: it is reported at once, and so leads to the connection's first turn. */
 static void adopt_peer(server_peer *peer) {
+    bool writing = net_channel_wants_to_send(&peer->channel) || net_channel_has_message(&peer->channel);
     link_peer(peer);
-    set_epoll_interest(peer, true, false, EPOLL_CTL_ADD);
-    if (peer->ended)
-        close_peer(peer);
+    set_epoll_interest(peer, true, writing, EPOLL_CTL_ADD);
 }
 
 
+/* Adds the connections to the loop that the gate has handed over. */
 static void adopt_new_peers(server_loop *loop) {
     pthread_mutex_lock(&loop->server->lock);
     server_peer *first = loop->inbox;
@@ -220,7 +243,33 @@ static void adopt_new_peers(server_loop *loop) {
         server_peer *peer = first;
         first = peer->next;
         adopt_peer(peer);
+        loop->unacknowledged |= peer->unacknowledged;
+        if (peer->ended)
+            close_peer(peer);
     }
+}
+
+
+static void wake_loop(const server_loop *loop) {
+    uint64_t one = 1;
+    if (write(loop->event, &one, sizeof(one)) < 0)
+        return; /* The counter of the eventfd is full, so a wake-up is pending and the loop wakes anyway. */
+}
+
+
+/* Hands a connection whose hello was accepted over from the gate to one of the other loops, in turn. The gate must not
+ * access the connection afterwards. */
+static void hand_over_peer(server_peer *peer) {
+    net_server *server = peer->server;
+    server_loop *loop = &server->loops[server->next_loop++ % server->loop_count];
+    unlink_peer(peer);
+    epoll_ctl(server->gate.epoll, EPOLL_CTL_DEL, peer->channel.socket, NULL);
+    peer->loop = loop;
+    pthread_mutex_lock(&server->lock);
+    peer->next = loop->inbox;
+    loop->inbox = peer;
+    pthread_mutex_unlock(&server->lock);
+    wake_loop(loop);
 }
 
 
@@ -232,17 +281,10 @@ static void free_peer(server_peer *peer) {
 }
 
 
-/* Admits a new connection and assigns it to a loop, in turn. */
-static void admit_to_loop(net_server *server, server_peer *peer) {
-    uint64_t one = 1;
-    server_loop *loop = &server->loops[server->next_loop++ % server->loop_count];
+/* Admits a new connection to the gate. */
+static void admit_to_gate(net_server *server, server_peer *peer) {
     pthread_mutex_lock(&server->lock);
     bool admitted = net_admission_enter(&server->admission, &peer->half_open, &peer->from, peer->channel.socket);
-    if (admitted) {
-        peer->loop = loop;
-        peer->next = loop->inbox;
-        loop->inbox = peer;
-    }
     pthread_mutex_unlock(&server->lock);
     if (!admitted) {
         atomic_fetch_add_explicit(&server->counts.refused, 1, memory_order_relaxed);
@@ -250,8 +292,11 @@ static void admit_to_loop(net_server *server, server_peer *peer) {
         free_peer(peer);
         return;
     }
-    if (write(loop->event, &one, sizeof(one)) < 0)
-        return; /* The counter of the eventfd is full, so a wake-up is pending and the loop wakes anyway. */
+    peer->loop = &server->gate;
+    server->gate.handshaking++;
+    adopt_peer(peer);
+    if (peer->ended)
+        close_peer(peer);
 }
 
 
@@ -294,7 +339,7 @@ static bool accept_next(server_loop *loop) {
     else
         peer = make_peer(server, socket, &from);
     if (peer)
-        admit_to_loop(server, peer);
+        admit_to_gate(server, peer);
     return true;
 }
 
@@ -353,7 +398,7 @@ static void close_silent_peers(server_loop *loop) {
 
 
 static int wait_timeout_ms(const server_loop *loop) {
-    if (loop->number == 0 && loop->server->accepts_again_at)
+    if (is_gate(loop) && loop->server->accepts_again_at)
         return ACCEPT_PAUSE_MS;
     return loop->unacknowledged ? (int)ack_check_interval_ms(loop) : loop->handshaking ? 1000 : -1;
 }
@@ -405,6 +450,8 @@ static void run_events(server_loop *loop, const struct epoll_event *events, int 
             serve_peer(peer);
             if (peer->ended)
                 close_peer(peer);
+            else if (must_be_handed_over(peer))
+                hand_over_peer(peer);
         }
     }
     if (!has_wakeup)
@@ -418,7 +465,8 @@ static void run_events(server_loop *loop, const struct epoll_event *events, int 
 /* Polls for a while (net/busy_poll.h), then sleeps until there are events. Returns their number. */
 static int wait_for_events(server_loop *loop, struct epoll_event *events) {
     int count = 0;
-    for (bool polling = net_busy_poll_begin(&loop->busy_poll, now_ns()); polling && count == 0;
+    /* The gate does not poll, because the length of a handshake does not matter. */
+    for (bool polling = !is_gate(loop) && net_busy_poll_begin(&loop->busy_poll, now_ns()); polling && count == 0;
          polling = net_busy_poll_continue(&loop->busy_poll, now_ns())) {
         count = epoll_wait(loop->epoll, events, EVENTS, 0);
         if (count == 0)
@@ -427,7 +475,8 @@ static int wait_for_events(server_loop *loop, struct epoll_event *events) {
     bool found_by_polling = count > 0;
     if (!found_by_polling)
         count = epoll_wait(loop->epoll, events, EVENTS, wait_timeout_ms(loop));
-    net_busy_poll_end(&loop->busy_poll, now_ns(), found_by_polling);
+    if (!is_gate(loop))
+        net_busy_poll_end(&loop->busy_poll, now_ns(), found_by_polling);
     return count;
 }
 
@@ -438,7 +487,7 @@ static void *run_loop(void *arg) {
     net_chaos_init(&chaos, loop->number);
     while (!atomic_load_explicit(&loop->server->stopping, memory_order_acquire)) {
         run_events(loop, events, wait_for_events(loop, events));
-        if (loop->number == 0 && loop->server->accepts_again_at)
+        if (is_gate(loop) && loop->server->accepts_again_at)
             resume_accepting_if_due(loop);
         if (loop->handshaking)
             close_late_handshakes(loop);
@@ -491,12 +540,12 @@ static int open_loop(server_loop *loop) {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = loop};
     struct epoll_event listener = {.events = EPOLLIN, .data.ptr = &loop->server->listener};
     struct epoll_event queues = {.events = EPOLLIN, .data.ptr = &loop->server->rdma};
+    bool serves_queues = loop == &loop->server->loops[0] && loop->server->rdma;
     loop->epoll = epoll_create1(EPOLL_CLOEXEC);
     loop->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (loop->epoll < 0 || loop->event < 0 || epoll_ctl(loop->epoll, EPOLL_CTL_ADD, loop->event, &event) < 0 ||
-        (loop->number == 0 && epoll_ctl(loop->epoll, EPOLL_CTL_ADD, loop->server->listener, &listener) < 0) ||
-        (loop->number == 0 && loop->server->rdma &&
-         epoll_ctl(loop->epoll, EPOLL_CTL_ADD, net_rdma_descriptor(loop->server->rdma), &queues) < 0))
+        (is_gate(loop) && epoll_ctl(loop->epoll, EPOLL_CTL_ADD, loop->server->listener, &listener) < 0) ||
+        (serves_queues && epoll_ctl(loop->epoll, EPOLL_CTL_ADD, net_rdma_descriptor(loop->server->rdma), &queues) < 0))
         return far_fail(FAR_ERR_NO_MEMORY, "cannot create the epoll descriptor of a thread: %s", strerror(errno));
     return 0;
 }
@@ -533,6 +582,7 @@ static int set_up_server(net_server *server) {
     if (server->config.chaos)
         server->memory->between_granules = pause_for_chaos;
     net_table_start(&server->table, server->memory->ledger);
+    err = open_loop(&server->gate);
     for (unsigned i = 0; i < server->config.threads && err == 0; i++) {
         server->loops[i] = (server_loop){.server = server, .number = i, .epoll = -1, .event = -1};
         server->loop_count = i + 1;
@@ -548,6 +598,7 @@ int net_server_open(const net_server_options *config, net_server **opened) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a server");
     server->config = *config;
     server->listener = -1;
+    server->gate = (server_loop){.server = server, .epoll = -1, .event = -1};
     server->started = (uint64_t)time(NULL);
     pthread_mutex_init(&server->lock, NULL);
     raise_file_limit();
@@ -567,43 +618,54 @@ const char *net_server_address(const net_server *server) {
 }
 
 
+static int start_thread(server_loop *loop) {
+    return pthread_create(&loop->thread, NULL, run_loop, loop) == 0
+               ? 0
+               : far_fail(FAR_ERR_NO_MEMORY, "a thread cannot be started");
+}
+
+
 int net_server_run(net_server *server) {
     unsigned started = 1;
-    int err = 0;
-    for (; started < server->loop_count && err == 0; started++)
-        if (pthread_create(&server->loops[started].thread, NULL, run_loop, &server->loops[started]) != 0) {
-            err = far_fail(FAR_ERR_NO_MEMORY, "a thread cannot be started");
-            net_server_stop(server);
-            break;
-        }
+    int err = start_thread(&server->gate);
+    bool gate_runs = err == 0;
+    while (err == 0 && started < server->loop_count && (err = start_thread(&server->loops[started])) == 0)
+        started++;
     if (err == 0)
         run_loop(&server->loops[0]);
+    else
+        net_server_stop(server);
     for (unsigned i = 1; i < started; i++)
         pthread_join(server->loops[i].thread, NULL);
+    if (gate_runs)
+        pthread_join(server->gate.thread, NULL);
     return err;
 }
 
 
 void net_server_stop(net_server *server) {
-    uint64_t one = 1;
     atomic_store_explicit(&server->stopping, true, memory_order_release);
+    wake_loop(&server->gate);
     for (unsigned i = 0; i < server->loop_count; i++)
-        if (write(server->loops[i].event, &one, sizeof(one)) < 0)
-            continue;
+        wake_loop(&server->loops[i]);
+}
+
+
+static void close_loop(server_loop *loop) {
+    adopt_new_peers(loop);
+    while (loop->peers)
+        close_peer(loop->peers);
+    if (loop->epoll >= 0)
+        close(loop->epoll);
+    if (loop->event >= 0)
+        close(loop->event);
 }
 
 
 void net_server_close(net_server *server) {
-    for (unsigned i = 0; i < server->loop_count; i++) {
-        server_loop *loop = &server->loops[i];
-        adopt_new_peers(loop);
-        while (loop->peers)
-            close_peer(loop->peers);
-        if (loop->epoll >= 0)
-            close(loop->epoll);
-        if (loop->event >= 0)
-            close(loop->event);
-    }
+    close_loop(&server->gate);
+    for (unsigned i = 0; i < server->loop_count; i++)
+        close_loop(&server->loops[i]);
     if (server->listener >= 0)
         close(server->listener);
     net_rdma_close(server->rdma);

@@ -77,14 +77,14 @@ typedef struct loop_counts { /* written by one loop, read by all threads */
 
 struct server_loop {
     net_server *server;
-    unsigned number;
+    unsigned number; /* not used for the gate */
     int epoll, event;
     pthread_t thread;
     net_busy_poll busy_poll;
     server_peer *peers; /* list of the connections that belong to this loop */
     /* accepted connections that the loop has not adopted yet; protected by the lock of the server */
     server_peer *inbox;
-    unsigned handshaking;        /* number of its peers that have not sent their hello */
+    unsigned handshaking;        /* number of its peers that have not sent their hello; 0 except in the gate */
     bool unacknowledged;         /* some of its peers have unacknowledged data */
     uint64_t next_hello_check;   /* time in ms of the next check for peers that send no hello */
     uint64_t notifications_sent; /* value of notification_count when this loop last sent notifications */
@@ -113,14 +113,17 @@ struct net_server {
     unsigned sessions;
     server_counts counts;
     atomic_bool stopping;
-    /* number of the loop that gets the next connection; used only by the loop that accepts connections */
-    unsigned next_loop;
-    /* time in ms until which no connection is accepted, because accepting one has failed; 0: connections are accepted.
-     * Used only by the loop that accepts connections. */
-    uint64_t accepts_again_at;
     net_log *log;
     unsigned loop_count;
-    server_loop loops[NET_THREADS_MAX];
+    server_loop loops[NET_THREADS_MAX]; /* the loops that serve clients */
+    /* The gate is the loop that accepts connections and carries out their handshakes. It hands a connection over to one
+     * of the other loops as soon as it has accepted the hello, so handshakes do not delay clients. */
+    server_loop gate;
+    /* number of the loop that gets the next connection; used only by the gate */
+    unsigned next_loop;
+    /* time in ms until which no connection is accepted, because accepting one has failed; 0: connections are accepted.
+     * Used only by the gate. */
+    uint64_t accepts_again_at;
 };
 
 
@@ -132,7 +135,7 @@ static inline void loop_count(atomic_uint_fast64_t *count, uint64_t more) {
 
 
 /* requests.c. Handles complete messages of the peer, but not too many at once, so that the first answer does not wait
- * for the last. Returns false if the connection must be closed; peer->why may contain the reason. */
+ * for the last. In the gate, it handles no message after the hello. Returns false if the connection must be closed; peer->why may contain the reason. */
 bool server_serve_messages(server_peer *peer);
 void server_send_notifications(server_peer *peer); /* called by the loop of the peer */
 void server_end_session(server_peer *peer); /* called when the connection has ended, with the lock of the server held */

@@ -1,5 +1,5 @@
 /* Tests of the turns that a loop of the daemon gives to its connections. The daemon runs in this process. The test
- * replaces epoll_wait and send of the C library: the replacement of epoll_wait holds the loop at a gate until the test
+ * replaces epoll_wait and send of the C library: the replacement of epoll_wait holds the loop at a barrier until the test
  * lets it continue, and the replacement of send records to which clients the loop sends. */
 #define _GNU_SOURCE
 #include "conform.h"
@@ -22,8 +22,8 @@
 
 static pthread_t loop;
 static atomic_bool loop_runs; /* true when `loop` contains the thread of the daemon's loop */
-static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-static atomic_bool at_gate;
+static pthread_mutex_t barrier = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool at_barrier;
 static atomic_uint polls; /* number of times that the loop polled, that is, called epoll_wait without a timeout */
 static unsigned short sent[SENT_MAX]; /* ports of the clients to which the loop has sent, in order */
 static atomic_uint sends;
@@ -34,14 +34,14 @@ static bool is_loop(void) {
 }
 
 
-/* Replaces the function of the C library. The loop of the daemon first waits at the gate, which is a mutex that the
+/* Replaces the function of the C library. The loop of the daemon first waits at the barrier, which is a mutex that the
  * test may hold. */
 int epoll_wait(int epoll, struct epoll_event *events, int room, int ms) {
     if (is_loop()) {
-        atomic_store(&at_gate, true);
-        pthread_mutex_lock(&gate);
-        pthread_mutex_unlock(&gate);
-        atomic_store(&at_gate, false);
+        atomic_store(&at_barrier, true);
+        pthread_mutex_lock(&barrier);
+        pthread_mutex_unlock(&barrier);
+        atomic_store(&at_barrier, false);
         atomic_fetch_add(&polls, ms == 0);
     }
     return (int)syscall(SYS_epoll_pwait, epoll, events, room, ms, NULL, 8);
@@ -61,26 +61,21 @@ ssize_t send(int socket, const void *bytes, size_t count, int flags) {
 }
 
 
-static atomic_bool no_descriptors; /* accept4 fails in the loop, as if no descriptor were available */
-static atomic_uint accepts, naps;  /* number of calls of accept4 and of usleep by the loop */
+static atomic_bool no_descriptors; /* accept4 fails, as if no descriptor were available */
+static atomic_uint accepts;        /* number of calls of accept4, which only the gate of the daemon calls */
+static pthread_mutex_t accepting =
+    PTHREAD_MUTEX_INITIALIZER; /* the test may hold it, so that accept4 does not return */
 
 
 int accept4(int listener, struct sockaddr *address, socklen_t *length, int flags) {
-    if (is_loop())
-        atomic_fetch_add(&accepts, 1);
-    if (is_loop() && atomic_load(&no_descriptors)) {
+    atomic_fetch_add(&accepts, 1);
+    pthread_mutex_lock(&accepting);
+    pthread_mutex_unlock(&accepting);
+    if (atomic_load(&no_descriptors)) {
         errno = EMFILE;
         return -1;
     }
     return (int)syscall(SYS_accept4, listener, address, length, flags);
-}
-
-
-int usleep(useconds_t us) {
-    struct timespec span = {us / 1000000, (long)(us % 1000000) * 1000};
-    if (is_loop())
-        atomic_fetch_add(&naps, 1);
-    return nanosleep(&span, NULL);
 }
 
 
@@ -146,13 +141,13 @@ static void send_pings(net_link *link, unsigned count) {
 }
 
 
-/* Closes the gate and waits until the loop waits at the gate. All messages that clients send after that have arrived
- * when the gate opens. */
-static void close_gate(net_link *knocker) {
-    pthread_mutex_lock(&gate);
-    /* The request wakes the loop, which may have passed the gate and be asleep in the real epoll_wait. */
+/* Closes the barrier and waits until the loop waits at the barrier. All messages that clients send after that have arrived
+ * when the barrier opens. */
+static void close_barrier(net_link *knocker) {
+    pthread_mutex_lock(&barrier);
+    /* The request wakes the loop, which may have passed the barrier and be asleep in the real epoll_wait. */
     send_pings(knocker, 1);
-    while (!atomic_load(&at_gate))
+    while (!atomic_load(&at_barrier))
         usleep(100);
     atomic_store(&sends, 0);
 }
@@ -168,15 +163,18 @@ TEST(a_busy_client_leaves_turns_to_others) {
     connect_to(&r, &busy);
     connect_to(&r, &other);
     connect_to(&r, &knocker);
-    close_gate(&knocker);
+    /* After an answer to a ping, the connection belongs to the loop and not to the gate of the daemon any more. */
+    ping_daemon(&r, &busy);
+    ping_daemon(&r, &other);
+    close_barrier(&knocker);
     send_pings(&busy, MANY);
     send_pings(&other, 1);
-    pthread_mutex_unlock(&gate);
+    pthread_mutex_unlock(&barrier);
     while (atomic_load(&sends) < MANY + 1)
         usleep(1000);
     unsigned at = 0, before = 0;
     for (; at < MANY && sent[at] != port_of(&other); at++)
-        /* Answers to the client that closed the gate (the knocker) are not counted. */
+        /* Answers to the client that closed the barrier (the knocker) are not counted. */
         before += sent[at] == port_of(&busy);
     print_message("%u answers to the busy client were sent before the answer to the other client\n", before);
     assert_int_equal(sent[at], port_of(&other));
@@ -204,31 +202,64 @@ TEST(a_loop_polls_and_then_sleeps) {
 }
 
 
-/* A newcomer waits while no descriptor is available. Meanwhile the loop serves its client without delay: it does not
- * sleep until there are descriptors, and does not try to accept the newcomer in each turn. When there are descriptors
- * again, the newcomer gets in. Fails if accept_next sleeps, or without pause_accepting. */
-TEST(accepting_without_descriptors_does_not_delay_clients) {
+/* Begins a connection to the daemon, which sends no hello. Returns its socket. */
+static int connect_stranger(const daemon_rig *r) {
+    int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)atoi(r->address.port)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    assert_int_equal(connect(stranger, (struct sockaddr *)&to, sizeof(to)), 0);
+    return stranger;
+}
+
+
+static void wait_for_accepts(unsigned count) {
+    while (atomic_load(&accepts) < count)
+        usleep(1000);
+}
+
+
+/* No descriptor is available while a newcomer connects. The daemon does not try to accept the newcomer again and again,
+ * although epoll would report the listener in each turn of the gate. When there are descriptors again, the newcomer gets
+ * in. Fails without pause_accepting, because the gate then calls accept4 without a pause. */
+TEST(accepting_without_descriptors_pauses) {
     enum { PINGS = 500 };
     daemon_rig r;
     net_link client, newcomer;
     start_daemon(&r);
     connect_to(&r, &client);
-    atomic_store(&naps, 0);
     atomic_store(&accepts, 0);
     atomic_store(&no_descriptors, true);
-    int one = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in to = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)atoi(r.address.port)),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    assert_int_equal(connect(one, (struct sockaddr *)&to, sizeof(to)), 0);
+    int stranger = connect_stranger(&r);
+    wait_for_accepts(1);
     for (unsigned i = 0; i < PINGS; i++)
         ping_daemon(&r, &client);
-    assert_int_equal(atomic_load(&naps), 0);
     assert_in_range(atomic_load(&accepts), 1, PINGS / 2);
     atomic_store(&no_descriptors, false);
     connect_to(&r, &newcomer);
     net_channel_close(&newcomer.channel);
     net_channel_close(&client.channel);
-    close(one);
+    close(stranger);
+    stop_daemon(&r);
+}
+
+
+/* The gate of the daemon accepts a connection and is delayed for a long time. Meanwhile a loop of the daemon serves its
+ * client. Fails, by never ending, if a loop that serves clients accepts connections. */
+TEST(accepting_does_not_delay_clients) {
+    enum { PINGS = 50 };
+    daemon_rig r;
+    net_link client;
+    start_daemon(&r);
+    connect_to(&r, &client);
+    atomic_store(&accepts, 0);
+    pthread_mutex_lock(&accepting);
+    int stranger = connect_stranger(&r);
+    wait_for_accepts(1);
+    for (unsigned i = 0; i < PINGS; i++)
+        ping_daemon(&r, &client);
+    pthread_mutex_unlock(&accepting);
+    net_channel_close(&client.channel);
+    close(stranger);
     stop_daemon(&r);
 }
