@@ -70,8 +70,9 @@ static bool needs_new_tag(const split *s, uint64_t word) {
 }
 
 
-/* Reads the hashes at the beginning of the blocks, which are needed because every 7 versions the window of the tags
- * moves. Returns 0 or an error. */
+/* At every 7th version (SHARD_TAG_STEP), the tags of the entries are made from other bits of the keys' hashes. Then
+ * this function READs the hashes, which are at the beginning of the pair blocks. At other versions it does nothing.
+ * Returns 0 or an error. */
 static int read_hashes(split *s) {
     if (s->d % SHARD_TAG_STEP)
         return 0;
