@@ -91,7 +91,7 @@ static int dolphin_open(far_task *t, far_index *index) {
     int err = read_root(t, index, st);
     if (err >= 0 && options[DOLPHIN_OPTION_CACHE])
         err = dolphin_cache_new(index, &st->cache);
-    if (err >= 0 && st->cache && options[DOLPHIN_OPTION_HINTS])
+    if (err >= 0 && st->cache && options[DOLPHIN_OPTION_HINTS] && !index->lenient) /* hints rely on sound slots */
         err = dolphin_slot_hints_new(index, &st->slot_hints);
     if (err < 0)
         dolphin_close(index);
