@@ -224,11 +224,11 @@ TEST(without_ordered_cas_every_operation_pays) {
         before = round_trips(&t);
         for (uint64_t n = 0; n < 100; n++)
             assert_int_equal(get(&t, n, &value), 0);
-        assert_int_equal(round_trips(&t) - before, on ? 200 : 300); /* bucket, block, and the header again */
+        assert_int_equal(round_trips(&t) - before, on ? 200 : 300); /* bucket, pair block, and the header again */
         before = round_trips(&t);
         for (uint64_t n = 100; n < 200; n++)
             assert_int_equal(get(&t, n, &value), FAR_ERR_NOT_FOUND);
-        /* some misses read a block because tags match by chance */
+        /* some misses read a pair block because tags match by chance */
         assert_in_range(round_trips(&t) - before, on ? 100 : 200, on ? 117 : 234);
         close_table(&t);
     }

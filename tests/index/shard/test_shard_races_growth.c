@@ -257,7 +257,7 @@ static void chains_of_a_slow_drain_on(const variant *variant) {
 TEST_ALL_VARIANTS(chains_of_a_slow_drain);
 
 
-/* Proves that a corrupt block fails only the get that reads it, and not the other gets of the same batch. */
+/* Proves that a corrupt pair block fails only the get that reads it, and not the other gets of the same batch. */
 static void a_corrupt_block_fails_one_get_only_on(const variant *variant) {
     enum { GETS = 4 };
     stage s;

@@ -64,7 +64,7 @@ static int freeze_words(split *s) {
 
 
 /* Returns true if the entry belongs to a half that is written now and needs a new tag. If the child is complete
- * (s->child is 0), the entries of the child are left out, because their blocks may have been freed. */
+ * (s->child is 0), the entries of the child are left out, because their pair blocks may have been freed. */
 static bool needs_new_tag(const split *s, uint64_t word) {
     return shard_is_live(word) && !shard_stamp_is(word, s->d) && (s->child || !shard_tag_moves(word, s->d));
 }
