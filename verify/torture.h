@@ -33,7 +33,8 @@ typedef struct far_torture { /* settings of torture; far_torture_init sets the d
     /* Number of index checks that a client with `churn` (see below) makes at each of its steps.
      * far_torture_choose_small sets this field from the seed. */
     unsigned checks;
-    /* Sessions are lost soon after this named point of the code. NULL: at any verb. The seed decides. */
+    /* Sessions are lost soon after this named point of the code; NULL: at any verb. far_torture_choose_small sets this
+     * field from the seed. */
     const char *lost_at;
     /* Additional clients open and close sessions, indexes and compute nodes, and check the pool during the run. */
     bool churn;

@@ -146,7 +146,7 @@ extern shard_counters shard_totals;
 typedef struct shard_state {
     bool inlined;       /* true for the inline layout */
     bool wide;          /* this processor has wide vectors (probe.c) */
-    bool whole_pairs;   /* the fabric reads two words of an aligned 16-byte pair at one moment */
+    bool whole_pairs;   /* the fabric reads both words of an aligned 16-byte pair atomically */
     unsigned hash_bits; /* number of bits of h */
     unsigned implied;   /* inline layout: hash bits that follow from the bucket and are not stored in the slot */
     unsigned p, b;      /* the index has 2^p partitions, and an empty partition has 2^b level-1 buckets */
@@ -664,7 +664,7 @@ int shard_p_keep_matching_blocks(shard_op *op, shard_hits *hits, bool whole);
 
 /* ---- inline/find.c: the inline layout has slots that contain the key ---- */
 
-/* Returns true if the value and the key word (or state) of a hit were certainly read at one moment. This does not hold
+/* Returns true if the value and the key word (or state) of a hit were returned by one atomic READ. This does not hold
  * on a fabric that tears READs between words, and not at level 3, because slots there cross cache lines. */
 static inline bool shard_i_hit_is_atomic(const shard_state *st, const shard_hit *hit) {
     return st->whole_pairs && hit->level < 3;

@@ -35,7 +35,8 @@ static key number(uint64_t n) {
 }
 
 
-/* Returns the n-th key that stays in its bucket (bit = false) or leaves it (true) at the first doubling. */
+/* Returns the n-th key that stays in its bucket (bit = false) or moves to the child (true) when the first doubling
+ * splits the bucket. */
 static key key_with(const stage_actor *a, bool bit, unsigned n) {
     const shard_state *st = shard_state_of(a->index);
     for (uint64_t i = 1;; i++) {

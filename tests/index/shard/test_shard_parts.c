@@ -160,7 +160,8 @@ static void verify_split_costs(const char *options, bool frozen, const uint64_t 
 
 
 /* Proves that a split also makes the operation's change. Pointer layout: the split costs one additional round trip
- * after the grace period, and two before it. Inline layout: no additional round trip, or one for a key that leaves. */
+ * after the grace period, and two before it. Inline layout: no additional round trip, or one for a key that moves to
+ * the child. */
 TEST(a_split_carries_the_change) {
     verify_split_costs(POINTERS, false, (const uint64_t[]){3, 4, 4});
     verify_split_costs(POINTERS ",grace=off", true, (const uint64_t[]){4, 5, 5});

@@ -301,7 +301,7 @@ static void check_all(void *arg) {
  * these keys. Fails if check_key_in_filter (check.c) does not read the root again. */
 static void a_check_that_sees_tables_before_the_root_on(const variant *variant) {
     if (variant->units == 8)
-        return; /* on this fabric both are read at one moment */
+        return; /* on this fabric one atomic READ returns both */
     stage s;
     open_stage_with(&s, variant, 0, GROWING, true); /* C cannot learn of the doubling in another way */
     put(&s.a, key_with(&s.a, 0, 0), 1);
