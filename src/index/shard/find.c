@@ -320,8 +320,8 @@ int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
 
 /* ---- Many gets ----
  *
- * One batch reads the main buckets of all keys, and the next batch reads the blocks or words that the matches in these
- * buckets need. A get that needs further READs is executed by itself afterwards. */
+ * One batch reads the main buckets of all keys, and the next batch reads the pair blocks or words that the matches in
+ * these buckets need. A get that needs further READs is executed by itself afterwards. */
 
 typedef struct batched_get {
     shard_op op;

@@ -1,5 +1,5 @@
 /* Types and functions that the files of the shard index share. README.md explains the protocol, and layout.h the words
- * in far memory. The index has two layouts: in the pointer layout (names with shard_p) slots name key-value blocks, and
+ * in far memory. The index has two layouts: in the pointer layout (names with shard_p) slots name pair blocks, and
  * in the inline layout (names with shard_i) slots contain the keys and values. */
 #ifndef FAR_INDEX_SHARD_SHARD_H
 #define FAR_INDEX_SHARD_SHARD_H
@@ -77,22 +77,22 @@ typedef struct shard_partition {
     _Atomic uint64_t done[SHARD_DONE_WORDS];  /* chunks of the sweep that are known to be done */
 
     /* The number of keys in the partition, and the decision when it doubles (load_factor.c). */
-    _Atomic int64_t delta;               /* keys added minus keys removed by this handle, not yet published */
-    _Atomic int64_t count;               /* the published count, as last read or updated by this handle */
-    _Atomic uint64_t sample;             /* sample of buckets: version << 56 | buckets << 32 | twice their keys */
-    _Atomic uint32_t writes;             /* writes of this handle since it last published its delta */
-    _Atomic uint32_t inserts;            /* inserts of this handle */
-    _Atomic uint32_t inserts_at_idle;    /* value of `inserts` when housekeeping last visited the partition */
-    uint32_t writes_at_idle;             /* value of `writes` when housekeeping last published counts */
+    _Atomic int64_t delta;            /* keys added minus keys removed by this handle, not yet published */
+    _Atomic int64_t count;            /* the published count, as last read or updated by this handle */
+    _Atomic uint64_t sample;          /* sample of buckets: version << 56 | buckets << 32 | twice their keys */
+    _Atomic uint32_t writes;          /* writes of this handle since it last published its delta */
+    _Atomic uint32_t inserts;         /* inserts of this handle */
+    _Atomic uint32_t inserts_at_idle; /* value of `inserts` when housekeeping last visited the partition */
+    uint32_t writes_at_idle;          /* value of `writes` when housekeeping last published counts */
     _Atomic uint32_t requested; /* a version to which the partition must double, even if the count is below the bound */
-    _Atomic uint32_t suspected;          /* a version that seems due; sampling more buckets decides */
+    _Atomic uint32_t suspected; /* a version that seems due; sampling more buckets decides */
     /* value of `inserts` up to which this handle ignores suspicions that the partition is full */
     _Atomic uint32_t no_suspicion_until;
     /* Pointer layout: 1 + the version at which this handle last saw a reopened bucket, or 0 if it never saw one. */
     _Atomic uint32_t reopened_at;
-    _Atomic uint32_t steps_owed;         /* steps of sweep and drain that inserts of this handle have yet to take */
-    _Atomic uint32_t times_passed_on;    /* consecutive inserts that left a due doubling to the next insert */
-    _Atomic uint32_t known_due;          /* a version that a sample of buckets has shown to be due */
+    _Atomic uint32_t steps_owed;      /* steps of sweep and drain that inserts of this handle have yet to take */
+    _Atomic uint32_t times_passed_on; /* consecutive inserts that left a due doubling to the next insert */
+    _Atomic uint32_t known_due;       /* a version that a sample of buckets has shown to be due */
 
     atomic_flag growing; /* set while a task of this handle begins a doubling */
     atomic_flag working; /* set while a task of this handle takes a step of a sweep, drain or shrink */
@@ -103,7 +103,7 @@ typedef struct shard_partition {
     _Atomic uint32_t directories_seen; /* how often this handle has observed a change of the directory */
     uint32_t chunk_directory;          /* value of `directories_seen` when this handle took the chunk */
     uint64_t next, end; /* next: first bucket of the chunk that is not processed yet; end: bucket after the chunk */
-    uint64_t chunk;                    /* number of the chunk */
+    uint64_t chunk;     /* number of the chunk */
     /* true while the handle has a chunk; false before its first chunk of a phase and after the last one */
     bool has_chunk;
     bool chunk_failed;
@@ -146,7 +146,7 @@ extern shard_counters shard_totals;
 typedef struct shard_state {
     bool inlined;       /* true for the inline layout */
     bool wide;          /* this processor has wide vectors (probe.c) */
-    bool whole_pairs;   /* the fabric reads two words of an aligned 16-byte pair at one moment */
+    bool whole_pairs;   /* the fabric reads both words of an aligned 16-byte pair atomically */
     unsigned hash_bits; /* number of bits of h */
     unsigned implied;   /* inline layout: hash bits that follow from the bucket and are not stored in the slot */
     unsigned p, b;      /* the index has 2^p partitions, and an empty partition has 2^b level-1 buckets */
@@ -185,27 +185,27 @@ typedef struct shard_op {
     shard_state *st;
     shard_partition *part;
     far_bytes key;
-    uint64_t h;         /* hash of the key */
-    shard_image *main;  /* image of the main bucket */
+    uint64_t h;        /* hash of the key */
+    shard_image *main; /* image of the main bucket */
     /* image of the other bucket of the pair of parent and child; unused memory if only one bucket is read */
     shard_image *other;
 
     /* The current attempt, set by shard_start_attempt and while the main bucket is read. */
-    uint64_t root;          /* the root word that this attempt relies on */
-    uint64_t bucket;        /* number of the key's bucket at version d */
-    unsigned d, phase;      /* version and phase in `root` */
+    uint64_t root;     /* the root word that this attempt relies on */
+    uint64_t bucket;   /* number of the key's bucket at version d */
+    unsigned d, phase; /* version and phase in `root` */
     bool graced; /* true if, before the bucket was read, all pinned clients had read the root word of this version */
-    bool paired;            /* both the child and its parent are read */
+    bool paired; /* both the child and its parent are read */
     bool header_first;      /* pointer layout, writing: header_before is read before the image of the main bucket */
     bool child_unwritten;   /* in this attempt the child was seen UNINIT before the main bucket was read */
     uint64_t header_before; /* header of the main bucket, read before any other word of it */
 
     /* The whole operation. */
-    unsigned attempt;      /* number of retries so far */
-    unsigned class;        /* pointer layout: size class of `block` */
-    far_addr block;        /* pointer layout: the new block, private until an entry names it; 0 = none */
-    bool written;          /* pointer layout: the block has been written */
-    bool inserting; /* pointer layout: the operation has the lock, and the key was absent before the lock was taken */
+    unsigned attempt; /* number of retries so far */
+    unsigned class;   /* pointer layout: size class of `block` */
+    far_addr block;   /* pointer layout: the new pair block, private until an entry names it; 0 = none */
+    bool written;     /* pointer layout: the pair block has been written */
+    bool inserting;   /* pointer layout: the operation has the lock, and the key was absent before the lock was taken */
     bool did_extra_work;   /* the operation searched below level 1, split its bucket, or published a count */
     bool took_over;        /* lazy_resize=off: the operation has continued the doubling of a failed client */
     unsigned insert_level; /* 2 or 3 if an insert placed its key at that level, else 0 */
@@ -250,7 +250,7 @@ typedef struct shard_hit {
     unsigned generation; /* generation of the level-2 or level-3 table; at level 1 the version of the bucket */
     uint64_t word;       /* pointer layout: the entry; inline layout: key word or state of the slot */
     uint64_t value;      /* inline layout: the value */
-    shard_block *block;  /* pointer layout: local copy of the block */
+    shard_block *block;  /* pointer layout: local copy of the pair block */
     bool only_copy;      /* below level 1: the search found no other copy of the key there */
 } shard_hit;
 
@@ -286,9 +286,9 @@ typedef struct shard_overflow {
  * round trips. */
 typedef struct shard_own_change {
     shard_op *op;
-    int slot;                 /* slot of the key in the parent; -1 if the key is new */
-    bool remove;              /* the operation deletes the key */
-    uint64_t value;           /* inline layout: the new value */
+    int slot;       /* slot of the key in the parent; -1 if the key is new */
+    bool remove;    /* the operation deletes the key */
+    uint64_t value; /* inline layout: the new value */
     /* output: true if the split has made the change; false if it could not, and the change has had no effect */
     bool carried;
     /* output, pointer layout: expected word and returned word of the CAS that makes the change */
@@ -509,10 +509,10 @@ void shard_level_hashes(const shard_state *st, uint64_t h, uint64_t level[3]);
 /* A directory with segment 0, while no other client can reach them. */
 typedef struct shard_new_directory {
     far_addr directory;
-    far_addr segment;        /* the word of segment 0: address of its only extent, or of the array of its extents */
-    uint64_t count, bytes;   /* number of extents of segment 0, and bytes of each */
-    uint64_t extents;        /* number of extents that were allocated */
-    uint64_t *extent;        /* their addresses, in scratch memory of the task */
+    far_addr segment;      /* the word of segment 0: address of its only extent, or of the array of its extents */
+    uint64_t count, bytes; /* number of extents of segment 0, and bytes of each */
+    uint64_t extents;      /* number of extents that were allocated */
+    uint64_t *extent;      /* their addresses, in scratch memory of the task */
 } shard_new_directory;
 
 /* Makes a directory with an empty segment 0. */
@@ -587,7 +587,7 @@ int shard_add_window_reads(shard_op *op);
  * found lock word in *old, and releases the latch. The caller holds the local latch of the bucket. */
 int shard_lock_and_read(shard_op *op, shard_image *image, unsigned word, uint64_t expected, uint64_t mine,
                         uint64_t *old, shard_extra_words *extra);
-/* Frees the operation's block, which no entry names. */
+/* Frees the operation's pair block, which no entry names. */
 void shard_drop_block(shard_op *op);
 /* Prepares the next attempt: backs off, renews the pin every few attempts, and reads the root again if `refresh`. */
 int shard_retry(shard_op *op, bool refresh);
@@ -647,23 +647,24 @@ unsigned shard_count_live(const shard_state *st, const uint64_t *words);
 uint32_t shard_i_match_map(bool wide, uint64_t rem, const uint64_t *words);
 
 
-/* ---- pointer/find.c: the pointer layout selects candidates by their tags and verifies them by their blocks ---- */
+/* ---- pointer/find.c: the pointer layout selects candidates by tags and verifies them by their pair blocks ---- */
 
-/* Searches the image of the main bucket and reads the blocks of candidates. Returns SHARD_FOUND or SHARD_ABSENT. */
+/* Searches the image of the main bucket and reads the pair blocks of candidates. Returns SHARD_FOUND or SHARD_ABSENT.
+ */
 int shard_p_find_l1(shard_op *op, unsigned v, bool whole, shard_hit *hit);
 /* Adds the candidates in the image of the main bucket to `hits`. */
 void shard_p_gather_l1(const shard_op *op, shard_hits *hits);
 /* Adds the candidates in the level-2 buckets and in the chain. It reads the further nodes of the chain. */
 int shard_p_gather_overflow(shard_op *op, const shard_overflow *o, unsigned generation, shard_hits *hits);
-/* Adds READs of the candidates' blocks to the batch. */
+/* Adds READs of the candidates' pair blocks to the batch. */
 int shard_p_add_block_reads(shard_op *op, shard_hits *hits);
-/* Called after the READs of shard_p_add_block_reads. Removes the hits on blocks that do not have the key. */
+/* Called after the READs of shard_p_add_block_reads. Removes the hits on pair blocks that do not have the key. */
 int shard_p_keep_matching_blocks(shard_op *op, shard_hits *hits, bool whole);
 
 
 /* ---- inline/find.c: the inline layout has slots that contain the key ---- */
 
-/* Returns true if the value and the key word (or state) of a hit were certainly read at one moment. This does not hold
+/* Returns true if the value and the key word (or state) of a hit were returned by one atomic READ. This does not hold
  * on a fabric that tears READs between words, and not at level 3, because slots there cross cache lines. */
 static inline bool shard_i_hit_is_atomic(const shard_state *st, const shard_hit *hit) {
     return st->whole_pairs && hit->level < 3;
@@ -675,7 +676,9 @@ bool shard_i_find_l1(const shard_op *op, shard_hit *hit);
 int shard_i_gather_overflow(shard_op *op, const shard_overflow *o, unsigned generation, shard_hits *hits);
 /* Verifies the hits at level 3. Returns 1 if the search must be repeated. */
 int shard_i_drop_false_hits(shard_op *op, shard_hits *hits);
-/* Adds READs that verify the value of a hit, or returns false if the hit was read at one moment. */
+/* Adds a READ of the value of a hit between two READs of its key word (at level 3, of its state) into marks[0] and
+ * marks[1]. The value belongs to the key if both marks are equal. Returns false without adding a READ if one atomic
+ * READ has already returned key and value together. */
 bool shard_i_add_confirming_reads(shard_op *op, shard_hit *hit, uint64_t marks[2]);
 
 
@@ -691,7 +694,7 @@ int shard_p_first_empty(const shard_op *op, const uint64_t *w);
 int shard_p_first_open(const shard_op *op, const uint64_t *w);
 int shard_p_first_closed(const shard_op *op, const uint64_t *w);
 bool shard_p_word_is_closed(uint64_t header, uint64_t word);
-/* Retires the block that an entry has named until now. */
+/* Retires the pair block that an entry has named until now. */
 void shard_p_retire_block(shard_op *op, uint64_t word);
 
 
@@ -702,8 +705,8 @@ int shard_p_lock(shard_op *op, shard_extra_words *extra);
 /* Frees the lock of the main bucket: writes the local copy of the header without its owner. wait: waits until the WRITE
  * is complete. */
 int shard_p_unlock(shard_op *op, bool wait);
-/* Places an entry for a block that no entry names. Returns SHARD_DONE, or SHARD_AGAIN if an unlocked insert took the
- * slot. */
+/* Places an entry for a pair block that no entry names. Returns SHARD_DONE, or SHARD_AGAIN if an unlocked insert took
+ * the slot. */
 int shard_p_place_entry(shard_op *op, unsigned class, far_addr block);
 /* Locks the main bucket and does the whole operation. `seen` is the hit of the key before the lock was taken; NULL: the
  * key was absent. */
