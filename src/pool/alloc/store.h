@@ -216,7 +216,6 @@ typedef struct far_prospect {
 /* Copies of words of the superblock, as a tick of this handle last read them. Read without a lock. */
 typedef struct far_superblock_copy {
     _Atomic uint64_t done, wanted, swept, catalog, uids;
-    atomic_uint collector;
 } far_superblock_copy;
 
 typedef struct far_store {

@@ -141,8 +141,6 @@ static int tick_with_pin(far_task *t) {
     }
     if (err >= 0 && atomic_exchange_explicit(&s->collection_due, false, memory_order_relaxed))
         err = far_collection_request(t);
-    if (err >= 0 && far_is_wrongly_named_collector(s->pool))
-        err = far_collector_name_clear(t);
     if (err >= 0)
         err = publish_usage(t, new_epoch);
     return err < 0 ? err : more;
@@ -154,7 +152,7 @@ static bool has_tick_work(far_task *t, far_store *s) {
     bool work = s->return_count > 0 || s->tick_epoch != far_epoch_known(t);
     pthread_mutex_unlock(&s->lock);
     return work || has_block_work(s) || atomic_load_explicit(&s->collection_due, memory_order_relaxed) ||
-           far_is_wrongly_named_collector(s->pool) || far_memory_has_unpublished_usage(s->pool);
+           far_memory_has_unpublished_usage(s->pool);
 }
 
 
@@ -217,9 +215,8 @@ bool far_memory_prepare_quiescence(far_pool *pool) {
 }
 
 
-/* Returns whether a quiescent handle must become active because of this request word. There are three possible reasons:
- * a collection is done and not swept in its blocks, the request demands the release of blocks, or the request word
- * wrongly names this handle as the collector. */
+/* Returns whether a quiescent handle must become active because of this request word. There are two possible reasons: a
+ * collection is done and not swept in its blocks, or the request demands the release of blocks. */
 bool far_memory_must_become_active(far_pool *pool, uint64_t word) {
     far_store *s = pool->store;
     far_request r = far_request_unpack(word);
@@ -228,7 +225,7 @@ bool far_memory_must_become_active(far_pool *pool, uint64_t word) {
     bool wanted = s->block_count > 0 && ((r.collection != s->swept && far_done_collection(done) == r.collection) ||
                                          (r.release_blocks && r.number != s->observed));
     pthread_mutex_unlock(&s->lock);
-    return wanted || far_is_wrongly_named_collector(pool);
+    return wanted;
 }
 
 

@@ -37,6 +37,9 @@ typedef struct far_epochs { /* The epoch state of a handle. epoch.c describes ho
     _Atomic uint64_t refused_epoch; /* epoch at which an operation was last refused because of a stalled client */
     atomic_bool keep_active;        /* true if deferred work is left, so the handle must not become quiescent yet */
     _Atomic uint64_t pins_used_at; /* time of the last tick that observed a pin taken or held */
+    /* true after this handle found that its registry entry does not protect its pins any more because of damage; then
+     * the handle takes no pin until it is closed */
+    bool unprotected;
     bool write_unconfirmed;        /* true after a failed WRITE of our registry entry, which may still take effect */
     unsigned failed_advances;      /* number of attempts to advance in a row that a published pin prevented */
     uint32_t answered;             /* number of the request that our registry entry acknowledges (pool/gc/request.h) */
@@ -87,6 +90,9 @@ void far_task_throttle(struct far_task *t, bool rests);
  * another tick can do more at once; 0 if nothing more can be done now. Sends no verb if the handle is quiescent and no
  * advance is requested. */
 int far_epoch_tick(struct far_task *t);
+/* Compares the registry entries of this handle with their copies in local memory. Returns FAR_ERR_CORRUPT if an entry is
+ * damaged; from then on, all calls of this handle that need a pin fail with this error. */
+int far_epoch_check_entries(struct far_task *t);
 /* returns true if only housekeeping has held pins for a while, so the handle may become quiescent */
 bool far_epoch_is_idle(const struct far_task *t);
 /* returns true if pins are held or were held recently, so ticks are needed */

@@ -103,7 +103,7 @@ TEST(a_false_bit_is_cleared_while_its_owner_takes_it) {
     far_addr used = bucket_of(&r, owner, "a7");
     set_false_free_bit(&r, owner, used);
     start_sweep(collector);
-    stop_at_point(collector, "collect:compare_free_bits");
+    stop_at_point(collector, "collect:walked_indexes");
     start(owner, "owner", take_all_returned_main);
     stop_at(owner,
             (far_sim_match){.kind = FAR_SIM_ATOMIC, .from = bit_word(owner, used), .to = bit_word(owner, used) + 8});
@@ -220,7 +220,7 @@ static void assert_suspect_is_harmless(unsigned seed, bool again) {
     stop_at_point(collector, "collect:walk_indexes");
     link_again(&r, owner, "n", bucket, key);
     far_sim_resume(collector->client);
-    stop_at_point(collector, "collect:compare_free_bits");
+    stop_at_point(collector, "collect:walked_indexes");
     delete_and_return(&r, other, key, bucket);
     far_sim_resume(collector->client);
     stop_at_point(collector, "collect:walk_suspects");
@@ -250,7 +250,7 @@ TEST(an_object_returned_after_the_walk_stays_in_the_store) {
     put_many(owner, "a");
     far_addr bucket = bucket_of(&r, owner, "a7");
     start_sweep(collector);
-    stop_at_point(collector, "collect:compare_free_bits");
+    stop_at_point(collector, "collect:walked_indexes");
     delete_and_return(&r, other, "a7", bucket);
     assert_int_equal(call(owner, take_all_returned, NULL), 0);
     assert_true(is_in_store(owner, bucket));
@@ -312,7 +312,7 @@ TEST(page_words_of_two_moments_are_no_damage) {
     actor *owner = &r.actors[0], *collector = &r.actors[2];
     put_many(owner, "a");
     start_sweep(collector);
-    stop_at_point(collector, "collect:compare_free_bits");
+    stop_at_point(collector, "collect:walked_indexes");
     uint64_t *unsound = make_page_words_unsound(owner, pages_of_block_with_room(&r, owner), true);
     finish_collection(&r, collector);
     *unsound = 0;
