@@ -674,7 +674,7 @@ static int check_all_parts(far_task *t, const pool_check *check) {
     if (err >= 0)
         err = far_catalog_check_numbers(t, check->mends, check->report);
     if (err >= 0)
-        err = far_memory_check(t, check->report);
+        err = far_memory_check(t, check->mends, check->report);
     /* The collection runs only if the indexes are undamaged, because a collection over a damaged index could free
      * memory that is in use. */
     if (err >= 0 && check->report->count == 0)

@@ -93,7 +93,7 @@ struct far_class {
     uint64_t size;
     /* number of objects that a magazine takes from the store at once; it has room for twice as many */
     unsigned quantum;
-    bool stable;   /* the memory of its objects is reused only for the same class while the index exists (alloc.h) */
+    bool stable; /* the memory of its objects is reused only for the same class while the index exists (alloc.h) */
     _Atomic(const far_type *) info; /* NULL until the index is opened in this handle for the first time */
     _Atomic(far_index *) index;     /* NULL while the index is not open here; written under the store's lock */
     far_class *next;                /* next entry in the same hash bucket */
@@ -243,14 +243,14 @@ typedef struct far_store {
     /* address, with the lowest bit set, of an object that was freed although no object in use starts there, or that is
      * still in use; 0 if there was none since the last check */
     far_addr invalid_free;
-    uint64_t store_bytes;        /* bytes of all own objects that are in the store */
-    uint64_t remote_bytes;       /* bytes of all remote objects in the lists far_class_on_node.remote */
+    uint64_t store_bytes;  /* bytes of all own objects that are in the store */
+    uint64_t remote_bytes; /* bytes of all remote objects in the lists far_class_on_node.remote */
     /* the list of pending returns, in memory of base/pages.h; NULL if its capacity is 0 */
     far_pending_return *returns;
     size_t return_count, return_capacity;
     /* bytes of the pending returns, and of the returns that a task is executing now */
     uint64_t return_bytes;
-    far_items dropped_uids;      /* indexes that this handle dropped; their memory in unowned blocks is not freed yet */
+    far_items dropped_uids; /* indexes that this handle dropped; their memory in unowned blocks is not freed yet */
 
     /* Block work. Only the task that is in the store (far_store_enter) uses these fields. */
     far_task *block_task;
@@ -264,10 +264,10 @@ typedef struct far_store {
     uint32_t observed; /* number of the last observed request */
     /* pins up to this epoch may hold remote objects that they got before the handle observed the request */
     uint64_t observed_epoch;
-    bool walk;         /* true while a mark phase may be in progress, so that no remote object may be handed out */
-    bool missed_sweep; /* true if a collection was not swept here before the next one was observed */
-    uint32_t released_for;      /* number of the last request for which blocks were released */
-    bool release_blocks;        /* the request demands that handles release blocks with free space */
+    bool walk;             /* true while a mark phase may be in progress, so that no remote object may be handed out */
+    bool missed_sweep;     /* true if a collection was not swept here before the next one was observed */
+    uint32_t released_for; /* number of the last request for which blocks were released */
+    bool release_blocks;   /* the request demands that handles release blocks with free space */
 
     /* Copies of words that are published in far memory */
     far_superblock_copy superblock;

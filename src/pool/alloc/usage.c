@@ -197,13 +197,13 @@ void far_memory_check_invalid_free(far_task *t, far_report *report) {
 }
 
 
-int far_memory_check(far_task *t, far_report *report) {
+int far_memory_check(far_task *t, bool mends, far_report *report) {
     block_check c = {.t = t, .g = far_geometry_of(t), .report = report};
     assert(t->pin.epoch == 0);
     int wanted = far_collection_is_requested(t);
     if (wanted < 0)
         return wanted;
-    c.at_rest = wanted == 0;
+    c.at_rest = wanted == 0 && !mends;
     far_memory_check_invalid_free(t, report);
     return far_tables_each(t, NULL, check_block, &c);
 }

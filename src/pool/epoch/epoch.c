@@ -191,10 +191,11 @@ static int publish_pin(far_task *t, uint64_t epoch, uint32_t acknowledged) {
 
 
 static int fail_unprotected(const far_task *t) {
-    return far_fail(FAR_ERR_CORRUPT,
-                    "the registry entry of this pool handle (client %u) is damaged, so other clients may reuse memory that "
-                    "it reads: close the handle and open the pool again",
-                    far_task_pool(t)->team.own->id);
+    return far_fail(
+        FAR_ERR_CORRUPT,
+        "the registry entry of this pool handle (client %u) is damaged, so other clients may reuse memory that "
+        "it reads: close the handle and open the pool again",
+        far_task_pool(t)->team.own->id);
 }
 
 
@@ -346,8 +347,7 @@ int far_pin_take_slow(far_task *t) {
 int far_pin_take(far_task *t) {
     bool has_pin = t->pin.epoch != 0;
     int err = far_pin_take_inline(t);
-    if (err < 0 || has_pin ||
-        atomic_load_explicit(&far_task_pool(t)->dropped_open, memory_order_relaxed) == 0)
+    if (err < 0 || has_pin || atomic_load_explicit(&far_task_pool(t)->dropped_open, memory_order_relaxed) == 0)
         return err;
     if ((err = far_index_refuse_if_dropped(t, t->index_key)) < 0)
         far_pin_drop(t);

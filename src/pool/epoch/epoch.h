@@ -23,10 +23,10 @@ struct far_task;
 typedef struct far_epochs { /* The epoch state of a handle. epoch.c describes how it changes. */
     /* epoch of new pins; 0 if the handle is quiescent, so the next pin must activate it first */
     _Atomic uint64_t current;
-    _Atomic uint64_t known;     /* newest value of the global epoch that this handle has observed */
-    _Atomic uint64_t known_since; /* time at which this handle first observed that value */
-    _Atomic uint64_t published; /* epoch in our registry entry, as last written; 0 if no pin is published */
-    atomic_uint requests;       /* number of requested advances that are not yet served */
+    _Atomic uint64_t known;           /* newest value of the global epoch that this handle has observed */
+    _Atomic uint64_t known_since;     /* time at which this handle first observed that value */
+    _Atomic uint64_t published;       /* epoch in our registry entry, as last written; 0 if no pin is published */
+    atomic_uint requests;             /* number of requested advances that are not yet served */
     _Atomic uint64_t requested_since; /* time of the oldest such request */
     /* Lock of the epoch state: 1 while a task activates the handle or runs a tick. Other tasks retry. The fields below
      * without an atomic type belong to the task that holds this lock. */
@@ -36,13 +36,13 @@ typedef struct far_epochs { /* The epoch state of a handle. epoch.c describes ho
     _Atomic uint64_t stalled_client;
     _Atomic uint64_t refused_epoch; /* epoch at which an operation was last refused because of a stalled client */
     atomic_bool keep_active;        /* true if deferred work is left, so the handle must not become quiescent yet */
-    _Atomic uint64_t pins_used_at; /* time of the last tick that observed a pin taken or held */
+    _Atomic uint64_t pins_used_at;  /* time of the last tick that observed a pin taken or held */
     /* true after this handle found that its registry entry does not protect its pins any more because of damage; then
      * the handle takes no pin until it is closed */
     bool unprotected;
-    bool write_unconfirmed;        /* true after a failed WRITE of our registry entry, which may still take effect */
-    unsigned failed_advances;      /* number of attempts to advance in a row that a published pin prevented */
-    uint32_t answered;             /* number of the request that our registry entry acknowledges (pool/gc/request.h) */
+    bool write_unconfirmed;   /* true after a failed WRITE of our registry entry, which may still take effect */
+    unsigned failed_advances; /* number of attempts to advance in a row that a published pin prevented */
+    uint32_t answered;        /* number of the request that our registry entry acknowledges (pool/gc/request.h) */
 } far_epochs;
 
 /* Takes a pin for the task. If the handle was quiescent, this costs one background round trip, and the call returns its

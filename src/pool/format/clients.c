@@ -12,7 +12,7 @@
 #define ENTRIES_PER_READ 64 /* number of registry entries that one READ reads */
 /* the same for a READ of the whole registry, most of which is unused */
 #define ENTRIES_PER_LONG_READ 512
-#define GENERATION_LAST  0xffffu
+#define GENERATION_LAST       0xffffu
 
 
 typedef int (*entry_visit)(far_task *t, void *ctx, unsigned id, const far_client *client);
@@ -67,7 +67,8 @@ static int read_slots_high(far_task *t, unsigned *high) {
     int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SLOTS_HIGH), &word);
     *high = word < slots ? (unsigned)word : slots;
     if (err == 0 && (*high < t->session->id || (own && *high < own->id)))
-        err = far_fail(FAR_ERR_CORRUPT, "the number of used session ids is damaged, because it does not include client %u",
+        err = far_fail(FAR_ERR_CORRUPT,
+                       "the number of used session ids is damaged, because it does not include client %u",
                        t->session->id);
     return err;
 }

@@ -5,8 +5,8 @@
 #include "pool/gc/collect.h"
 
 #include "base/error.h"
-#include "base/pages.h"
 #include "base/grow.h"
+#include "base/pages.h"
 #include "pool/alloc/store.h"
 #include "pool/catalog/catalog.h"
 #include "pool/catalog/layout.h"
@@ -18,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MARK_BLOCKS     64u   /* number of blocks for which marks are written in one batch */
-#define SCHEDULED_MARKS 32u   /* number of marks that may be scheduled and not yet made */
-#define SWEEP_TICKS     300u  /* ticks to wait until quiescent owners have swept, if a caller waits for the result */
+#define MARK_BLOCKS     64u  /* number of blocks for which marks are written in one batch */
+#define SCHEDULED_MARKS 32u  /* number of marks that may be scheduled and not yet made */
+#define SWEEP_TICKS     300u /* ticks to wait until quiescent owners have swept, if a caller waits for the result */
 
 typedef struct client_record { /* a client as the collector found it when the collection began */
     unsigned id, generation;
@@ -176,8 +176,11 @@ static int find_whether_owner_failed(collection *s, unsigned id, unsigned genera
         uint64_t word = 0;
         if (gone == 1)
             gone = far_read_word(s->t, far_client_entry(id), &word);
-        /* a newer incarnation of this id owns its own blocks, but not the blocks of the generation that is examined */
-        if (gone == 0 && word != 0)
+        if (gone == 0 && word == 0)
+            /* the entry was damaged, so only the fabric can tell whether the owner lives; an offline repair asks it */
+            gone = s->mode == FAR_COLLECT_MEND ? far_control_send(s->t, FAR_CONTROL_HAS_FAILED, id, generation) : 0;
+        else if (gone == 0)
+            /* a newer incarnation of this id owns its own blocks, but not the blocks of the generation that is examined */
             gone = far_client_generation_of(word) != generation ? 1 : far_handle_confirm_failed(s->t, id);
     }
     return gone < 0 ? gone : add_client_record(&s->owners, id, generation, gone);
@@ -248,7 +251,7 @@ static int set_walk_bit(far_task *t, far_request *r, void *ctx) {
  * to make the collector's own handle active, because this handle too must observe the request and sweep. */
 static int publish_and_wait(collection *s, bool walks, far_request *made) {
     const uint64_t bound = far_stall_bound(far_task_fabric(s->t));
-    uint64_t timeout = s->mode == FAR_COLLECT_IN_BACKGROUND      ? FAR_TIME_NEVER
+    uint64_t timeout = s->mode == FAR_COLLECT_IN_BACKGROUND   ? FAR_TIME_NEVER
                        : s->mode == FAR_COLLECT_OUT_OF_MEMORY ? bound / FAR_MEMORY_WAIT_SHARE
                                                               : bound;
     int err = far_request_change(s->t, set_walk_bit, &walks, made);

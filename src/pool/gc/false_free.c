@@ -112,8 +112,9 @@ static int examine_tables(far_false_free *h, const far_index *index, const far_t
     if (index)
         snprintf(who, sizeof(who), "index '%s'", index->name);
     if (!tables_have_object(g, b, granule, index ? index->uid : 0))
-        return far_fail(FAR_ERR_CORRUPT, "%s uses %#llx, but the tables of block %u of node %u contain no object of it there",
-                        who, addr, b->id.index, b->id.node);
+        return far_fail(FAR_ERR_CORRUPT,
+                        "%s uses %#llx, but the tables of block %u of node %u contain no object of it there", who, addr,
+                        b->id.index, b->id.node);
     note_tables(h, b);
     sound_places(h, b->id)[word] |= bit; /* the object is examined and counted only once */
     if (!(b->bits[word] & bit))
