@@ -37,7 +37,7 @@ static int dolphin_create(far_task *t, far_index *index) {
                            values_are_raw(index->options)};
     far_write(t, top.addr, image, bytes);
     far_write(t, object.addr, head, sizeof(*head));
-    index->descriptor = object.addr;
+    far_index_set_descriptor(index, object.addr);
     return far_wait(t);
 }
 
@@ -143,8 +143,8 @@ static const far_type types[DOLPHIN_TYPES] = {
     [DOLPHIN_TYPE_VALUE] = {.name = "value", .align = 16},
 };
 
-static const char *const private_options[] = {"split_arrays", "scan_batch", "walk_slice", "patience", "hot_updates",
-                                              "calm_after", NULL};
+static const char *const private_options[] = {"split_arrays", "scan_batch", "walk_slice", "patience",
+                                              "hot_updates",  "calm_after", NULL};
 
 const far_index_kind far_dolphin_kind = {
     .name = "dolphin",

@@ -114,11 +114,16 @@ static int load_adopted_block(far_task *t, far_block_id id, uint32_t stamp) {
 }
 
 
+void far_blocks_schedule_recovery(far_store *s) {
+    atomic_store_explicit(&s->recovery_due, true, memory_order_relaxed);
+}
+
+
 /* This handle owns a block, but had no local memory to record that. Schedules far_blocks_recover_unknown, which records
  * it later. */
 static int schedule_recovery_without_memory(far_task *t, int result) {
     if (result == FAR_ERR_NO_MEMORY)
-        atomic_store_explicit(&far_store_of(t)->recovery_due, true, memory_order_relaxed);
+        far_blocks_schedule_recovery(far_store_of(t));
     return result;
 }
 
@@ -154,6 +159,37 @@ int far_store_adopt_block(far_task *t, far_block_id id, const uint64_t *entry) {
 
 
 /* ---- Acquiring a block ---- */
+
+bool far_block_search_open(far_store *s) {
+    const unsigned nodes = s->pool->geometry.nodes;
+    s->free_from = calloc(nodes, sizeof(*s->free_from));
+    s->full_epoch = calloc(nodes, sizeof(*s->full_epoch));
+    return s->free_from && s->full_epoch;
+}
+
+
+void far_block_search_free(far_store *s) {
+    free(s->free_from);
+    free(s->full_epoch);
+}
+
+
+void far_block_search_note_full(far_store *s, unsigned node, uint64_t epoch) {
+    s->full_epoch[node] = epoch;
+}
+
+
+void far_block_search_forget_full(far_store *s) {
+    for (unsigned n = 0; n < s->pool->geometry.nodes; n++)
+        s->full_epoch[n] = 0;
+}
+
+
+void far_block_search_begin_at(far_store *s, far_block_id id) {
+    if (id.index < s->free_from[id.node])
+        s->free_from[id.node] = id.index;
+}
+
 
 static int record_taken_block(far_task *t, far_block_id id, bool used) {
     far_store *s = far_store_of(t);
@@ -545,12 +581,13 @@ static int recover_unknown_block(far_task *t, void *ctx, far_block_id id, const 
         return 0;
     int err = load_adopted_block(t, id, s->collection);
     if (err > 0)
-        atomic_store_explicit(&s->collection_due, true, memory_order_relaxed);
+        far_memory_note_leak(s->pool);
     return err < 0 ? err : 0;
 }
 
 
 int far_blocks_recover_unknown(far_task *t) {
     far_store *s = far_store_of(t);
+    atomic_store_explicit(&s->recovery_due, false, memory_order_relaxed);
     return schedule_recovery_without_memory(t, far_blocks_each(t, recover_unknown_block, s));
 }

@@ -14,14 +14,15 @@
 #define HEADROOM_SHARE 64u /* the headroom of a node is its number of blocks divided by this, plus one block */
 
 
-far_headroom *far_headroom_new(const far_geometry *g) {
-    far_headroom *all = calloc(g->nodes, sizeof(*all));
-    for (unsigned n = 0; all && n < g->nodes; n++) {
-        all[n].blocks = (uint32_t)g->node[n].blocks / HEADROOM_SHARE + 1;
-        all[n].free_blocks = (uint32_t)g->node[n].blocks;
-        all[n].page_changes = 1;
+bool far_headroom_open(far_store *s) {
+    const far_geometry *g = &s->pool->geometry;
+    s->headroom = calloc(g->nodes, sizeof(*s->headroom));
+    for (unsigned n = 0; s->headroom && n < g->nodes; n++) {
+        s->headroom[n].blocks = (uint32_t)g->node[n].blocks / HEADROOM_SHARE + 1;
+        s->headroom[n].free_blocks = (uint32_t)g->node[n].blocks;
+        s->headroom[n].page_changes = 1;
     }
-    return all;
+    return s->headroom != NULL;
 }
 
 

@@ -293,7 +293,8 @@ int far_slab_release(far_task *t, far_addr base, bool dropped) {
     far_owned_block *b = slab->block; /* b stays valid, because only the task in the store removes blocks */
     unsigned page = slab->page, pages = slab->pages;
     bool touched = slab->carved > 0;
-    b->used |= touched;
+    if (touched)
+        far_owned_block_note_use(b);
     far_slab_remove(s, slab);
     pthread_mutex_unlock(&s->lock);
 
@@ -334,8 +335,7 @@ static int free_empty_blocks(far_task *t) {
         pthread_mutex_unlock(&s->lock);
         if (!b)
             return 0;
-        if (id.index < s->free_from[id.node])
-            s->free_from[id.node] = id.index;
+        far_block_search_begin_at(s, id);
         uint64_t word = far_block_pack(&mine);
         int done = far_block_cas_state(t, id, &word, &(far_block_state){.kind = FAR_BLOCK_FREE, .used = used});
         if (done <= 0)
@@ -343,7 +343,7 @@ static int free_empty_blocks(far_task *t) {
                             : far_fail(FAR_ERR_CORRUPT,
                                        "block %u of node %u: its entry does not name this client as the owner any more",
                                        id.index, id.node);
-        s->full_epoch[id.node] = 0;
+        far_block_search_note_full(s, id.node, 0);
         pthread_mutex_lock(&s->lock);
         far_headroom_set_free_blocks(s, id.node, s->headroom[id.node].free_blocks + 1);
         pthread_mutex_unlock(&s->lock);
@@ -365,8 +365,7 @@ static far_addr find_releasable_slab(far_store *s, bool all) {
 static bool update_idle_ticks(far_store *s) {
     bool any = false;
     for (far_slab *slab = far_slab_next(s, NULL); slab; slab = far_slab_next(s, slab)) {
-        slab->idle_ticks = far_slab_is_free(slab) && !slab->class->stable ? slab->idle_ticks + 1 : 0;
-        any |= slab->idle_ticks > 0;
+        any |= far_slab_count_idle_tick(slab);
     }
     return any;
 }
@@ -375,11 +374,11 @@ static bool update_idle_ticks(far_store *s) {
 int far_slabs_trim(far_task *t, bool all) {
     far_store *s = far_store_of(t);
     assert(s->block_task == t);
-    if (!all && !atomic_exchange_explicit(&s->trim_due, false, memory_order_relaxed))
+    if (!all && !far_store_take_trim_due(s))
         return 0;
     pthread_mutex_lock(&s->lock);
     if (!all && update_idle_ticks(s))
-        atomic_store_explicit(&s->trim_due, true, memory_order_relaxed);
+        far_store_note_free_slab(s);
     pthread_mutex_unlock(&s->lock);
     for (;;) {
         pthread_mutex_lock(&s->lock);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAGAZINE_BYTES 2048 /* bytes that a magazine takes from the store at once */
+#define MAGAZINE_BYTES 2048        /* bytes that a magazine takes from the store at once */
 #define RETURNS_BYTES  (16u << 10) /* bytes of the list of pending returns before it is enlarged */
 
 const far_type far_pool_type = {.name = "pool", .align = 64};
@@ -74,6 +74,33 @@ far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t siz
     c->next = *bucket;
     *bucket = c;
     return c;
+}
+
+
+static void free_classes(far_store *s) {
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        while (s->classes[i]) {
+            far_class *c = s->classes[i];
+            s->classes[i] = c->next;
+            for (unsigned n = 0; n < store_geometry(s)->nodes; n++)
+                free(c->on_node[n].remote.items);
+            free(c);
+        }
+}
+
+
+bool far_free_lists_open(far_store *s) {
+    s->owned_blocks = calloc(far_block_total(store_geometry(s)), sizeof(*s->owned_blocks));
+    return s->owned_blocks != NULL;
+}
+
+
+void far_free_lists_free(far_store *s) {
+    for (far_owned_block *b; (b = far_owned_block_next(s, NULL));)
+        far_owned_block_remove(s, b);
+    free_classes(s);
+    far_pages_free(s->returns, s->return_capacity * sizeof(*s->returns));
+    free(s->owned_blocks);
 }
 
 
@@ -256,8 +283,7 @@ far_slab *far_slab_add(far_store *s, far_owned_block *block, unsigned page, unsi
     count_stored(s, slab, objects);
     /* An adopted block may contain slabs of a dropped index, and an operation that was running when the index was dropped
      * may cut a new one. The next tick then compares the slabs with the catalog again (pool/gc/dropped.c). */
-    if (far_class_index_is_gone(class))
-        s->catalog_seen = UINT64_MAX;
+    s->gone_slabs += far_class_index_is_gone(class);
     return slab;
 }
 
@@ -350,13 +376,51 @@ void far_store_queue_return(far_store *s, far_class *class, far_addr addr) {
 }
 
 
+size_t far_returns_take(far_store *s, far_pending_return **objects, size_t *capacity) {
+    size_t count = s->return_count;
+    *objects = s->returns;
+    *capacity = s->return_capacity;
+    s->returns = NULL;
+    s->return_count = s->return_capacity = 0;
+    return count;
+}
+
+
+void far_returns_count_executed(far_store *s, uint64_t bytes) {
+    assert(s->return_bytes >= bytes);
+    s->return_bytes -= bytes;
+}
+
+
+void far_store_note_invalid_free(far_store *s, far_addr addr) {
+    s->invalid_free = addr | 1; /* the lowest bit is set so that the value is never 0 */
+}
+
+
+far_addr far_store_take_invalid_free(far_store *s) {
+    far_addr addr = s->invalid_free;
+    s->invalid_free = 0;
+    return addr;
+}
+
+
+void far_store_note_free_slab(far_store *s) {
+    atomic_store_explicit(&s->trim_due, true, memory_order_relaxed);
+}
+
+
+bool far_store_take_trim_due(far_store *s) {
+    return atomic_exchange_explicit(&s->trim_due, false, memory_order_relaxed);
+}
+
+
 void far_store_withdraw(far_store *s, far_slab *slab, uint32_t number) {
     assert(slab->stored > 0 && slab->in_store[number / 64] >> number % 64 & 1);
     slab->in_store[number / 64] &= ~(1ull << number % 64);
     slab->stored--;
     count_not_stored(s, slab, 1);
     update_open_list(slab);
-    s->invalid_free = (far_slab_base(s, slab) + number * slab->class->size) | 1;
+    far_store_note_invalid_free(s, far_slab_base(s, slab) + number * slab->class->size);
 }
 
 
@@ -369,7 +433,7 @@ static void add_own_object(far_store *s, far_slab *slab, uint32_t number) {
     count_stored(s, slab, 1);
     update_open_list(slab);
     if (far_slab_is_free(slab))
-        atomic_store_explicit(&s->trim_due, true, memory_order_relaxed);
+        far_store_note_free_slab(s);
 }
 
 
@@ -378,7 +442,7 @@ void far_store_add_free(far_store *s, far_class *class, far_addr addr, uint64_t 
     far_slab *slab = find_counting_slab(s, class, addr);
     if (slab && !find_handed_out_object(s, slab, addr, &number)) {
         /* the object is free already or was never handed out, so far memory is damaged; the next check reports it */
-        s->invalid_free = addr | 1;
+        far_store_note_invalid_free(s, addr);
         return;
     }
     if (slab) {
@@ -516,6 +580,36 @@ far_bin *far_bin_look_up(far_memory *m, far_index *index, unsigned type, uint64_
     far_recent *r = far_recent_entry(m, type, size);
     *r = (far_recent){index, size, type, find_or_create_bin(m, index, type, size)};
     return r->bin;
+}
+
+
+void far_bins_free(far_memory *m) {
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        while (m->bins[i]) {
+            far_bin *b = m->bins[i];
+            m->bins[i] = b->next;
+            for (unsigned n = 0; n < store_geometry(m->store)->nodes; n++)
+                free(b->magazine[n].items);
+            free(b);
+        }
+}
+
+
+bool far_magazine_refill(far_memory *m, far_bin *bin, unsigned node) {
+    far_items *magazine = &bin->magazine[node];
+    uint64_t items[FAR_MAGAZINE_OBJECTS];
+    while (magazine->capacity - magazine->count < bin->class->quantum)
+        if (!far_items_enlarge(magazine))
+            return magazine->count > 0;
+    pthread_mutex_lock(&m->store->lock);
+    unsigned taken = far_store_take(m->store, bin->class, node, bin->class->quantum, false, items);
+    pthread_mutex_unlock(&m->store->lock);
+    /* the order is reversed because a magazine is a stack, so the object that was taken from the store first is handed
+     * out first */
+    for (unsigned i = taken; i-- > 0;)
+        magazine->items[magazine->count++] = items[i];
+    m->magazine_bytes += taken * bin->class->size;
+    return magazine->count > 0;
 }
 
 

@@ -250,6 +250,7 @@ typedef struct far_store {
     size_t return_count, return_capacity;
     /* bytes of the pending returns, and of the returns that a task is executing now */
     uint64_t return_bytes;
+    uint64_t gone_slabs;    /* number of slabs that were added although their index was not open here, or was dropped */
     far_items dropped_uids; /* indexes that this handle dropped; their memory in unowned blocks is not freed yet */
 
     /* Block work. Only the task that is in the store (far_store_enter) uses these fields. */
@@ -274,7 +275,9 @@ typedef struct far_store {
     far_handle_usage published; /* the amounts that the registry entry contains */
     /* the amounts as measured at the last tick; they are published when two ticks agree */
     far_handle_usage last_tick_usage;
-    uint64_t catalog_seen; /* version of the catalog with which the own slabs were last compared (gc/dropped.c) */
+    /* the version of the catalog, and the value of gone_slabs, for which the own slabs were last compared with the
+     * catalog (gc/dropped.c) */
+    uint64_t catalog_seen, gone_slabs_seen;
 
     /* Ticks */
     atomic_bool ticking;  /* true while a tick of this store is running */
@@ -332,6 +335,11 @@ static inline bool far_sweep_is_pending(const far_store *s) {
 /* ---- Local structures, without verbs (store.c) ----
  *
  * The caller holds the store's lock unless the comment names another lock. */
+
+/* Allocates the lists of blocks when the store is opened; returns false if there is no local memory. far_free_lists_free
+ * frees all local structures of this part. */
+bool far_free_lists_open(far_store *s);
+void far_free_lists_free(far_store *s);
 
 /* Returns the class of objects of this index, type and size; creates it if needed. Returns NULL if there is no local
  * memory. */
@@ -410,6 +418,39 @@ void far_store_add_free(far_store *s, far_class *class, far_addr addr, uint64_t 
 void far_store_queue_return(far_store *s, far_class *class, far_addr addr);
 /* Removes from the store an object that a collection found to be in use, so that it is not handed out. */
 void far_store_withdraw(far_store *s, far_slab *slab, uint32_t number);
+/* Takes the whole list of pending returns; the caller executes them and frees the memory of `capacity` entries. Returns
+ * their number. far_returns_count_executed is called when the returns were executed. */
+size_t far_returns_take(far_store *s, far_pending_return **objects, size_t *capacity);
+void far_returns_count_executed(far_store *s, uint64_t bytes);
+/* Records for the next check that an address was freed where no object was in use. far_store_take_invalid_free returns
+ * the recorded address, with the lowest bit set, or 0, and forgets it. */
+void far_store_note_invalid_free(far_store *s, far_addr addr);
+far_addr far_store_take_invalid_free(far_store *s);
+/* Records that some slabs may be entirely free. far_store_take_trim_due returns whether that was recorded, and forgets
+ * it. Callers need no lock. */
+void far_store_note_free_slab(far_store *s);
+bool far_store_take_trim_due(far_store *s);
+
+
+/* Records the last collection for which nothing in the block remains to be swept. */
+static inline void far_owned_block_set_stamp(far_owned_block *block, uint32_t collection) {
+    block->stamp = collection;
+}
+
+
+/* Records that memory of the block was in use. */
+static inline void far_owned_block_note_use(far_owned_block *block) {
+    block->used = true;
+}
+
+
+/* Counts for how many ticks the slab has been entirely free. Returns whether it is. */
+static inline bool far_slab_count_idle_tick(far_slab *slab) {
+    slab->idle_ticks = far_slab_is_free(slab) && !slab->class->stable ? slab->idle_ticks + 1 : 0;
+    return slab->idle_ticks > 0;
+}
+
+
 /* Adds an object that became free like far_store_add_free, but prefers the session's magazine while that has room,
  * because memory that was used last should be handed out next. The caller holds both locks. */
 void far_magazine_add(far_memory *m, far_class *class, far_addr addr, uint64_t pin);
@@ -444,6 +485,19 @@ far_bin *far_bin_look_up(far_memory *m, far_index *index, unsigned type, uint64_
 
 static inline far_recent *far_recent_entry(far_memory *m, unsigned type, uint64_t size) {
     return &m->recent[(type + size / FAR_GRANULE) % FAR_RECENT];
+}
+
+
+/* Fills the magazine from the store. Returns whether the magazine contains an object. */
+bool far_magazine_refill(far_memory *m, far_bin *bin, unsigned node);
+void far_bins_free(far_memory *m); /* frees the bins of a session; the objects in their magazines leak */
+
+
+/* Takes an object from a magazine that is not empty. */
+static inline uint64_t far_magazine_take(far_memory *m, far_bin *bin, unsigned node) {
+    far_items *magazine = &bin->magazine[node];
+    m->magazine_bytes -= bin->class->size;
+    return magazine->items[--magazine->count];
 }
 
 
@@ -546,6 +600,16 @@ typedef enum {
 } far_release_scope;
 int far_blocks_release(far_task *t, far_release_scope which);
 
+/* Allocates and frees the state of searches for free blocks. far_block_search_open returns false if there is no local
+ * memory. */
+bool far_block_search_open(far_store *s);
+void far_block_search_free(far_store *s);
+/* Records that a search in this epoch found no block on the node, apart from the headroom; epoch 0: forgets that. */
+void far_block_search_note_full(far_store *s, unsigned node, uint64_t epoch);
+void far_block_search_forget_full(far_store *s);               /* forgets it for all nodes */
+void far_block_search_begin_at(far_store *s, far_block_id id); /* the block is free, so the next search begins there */
+
+void far_blocks_schedule_recovery(far_store *s); /* makes the next tick call far_blocks_recover_unknown */
 /* Called after a session was lost and is fenced. Adds blocks to the store that this handle owns according to the block
  * table, but that the store does not contain. */
 int far_blocks_recover_unknown(far_task *t);
@@ -582,11 +646,19 @@ bool far_has_retired(far_store *s, uint64_t up_to, bool remote_only);
 int far_sweep_step(far_task *t);
 /* Returns whether the collection that was observed last can be swept now. Callers need not be in the store. */
 bool far_sweep_is_due(far_store *s);
+/* Called with the store's lock when the handle observes a new collection. `missed` says that the previous one was not
+ * swept in all own blocks. */
+void far_sweep_begin(far_store *s, bool missed);
 /* Sweeps a block that was just adopted, before any of its objects is handed out. */
 int far_sweep_block(far_task *t, far_owned_block *block);
 
 /* ---- pool/gc/request.c ---- */
 
+/* Records the words DONE and LOSSES_COLLECTED that this handle has written as the collector. */
+void far_superblock_copy_done(far_pool *pool, uint64_t done);
+void far_superblock_copy_collected(far_pool *pool, uint64_t losses);
+/* Returns whether far_memory_note_leak was called since the last call of this function. */
+bool far_memory_take_leak_note(far_pool *pool);
 /* Turns the remote objects in magazines and lists into pending returns. */
 void far_remote_objects_queue_return(far_store *s);
 /* A callback for far_visit.retired that sets the object black if it is own, and leaves it in the queue. */
@@ -600,8 +672,8 @@ int far_handle_usage_sum(far_task *t, far_handle_usage *sum);
 
 /* ---- headroom.c ---- */
 
-/* Returns an array with the headroom of each node, or NULL if there is no local memory. */
-far_headroom *far_headroom_new(const far_geometry *g);
+/* Sets the headroom of each node when the store is opened. Returns false if there is no local memory. */
+bool far_headroom_open(far_store *s);
 /* Records that the free pages in own blocks of a node change from the first set to the second one. The caller holds the
  * store's lock. */
 void far_headroom_count_pages(far_store *s, unsigned node, uint64_t before, uint64_t after);
@@ -636,6 +708,10 @@ static inline void far_session_owned_forget(far_memory *m, far_addr addr) {
 
 
 /* ---- alloc.c ---- */
+
+/* Sets where the first search of the store, or of the session, begins. */
+void far_alloc_open(far_store *s);
+void far_alloc_open_session(far_memory *m);
 
 /* Makes the next allocations search everywhere, although a search in the same epoch found nothing. */
 void far_store_search_again(far_task *t);

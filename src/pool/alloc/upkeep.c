@@ -101,7 +101,7 @@ static int do_block_work(far_task *t) {
     pthread_mutex_lock(&s->lock);
     uint32_t heard = s->observed;
     pthread_mutex_unlock(&s->lock);
-    if (atomic_exchange_explicit(&s->recovery_due, false, memory_order_relaxed))
+    if (atomic_load_explicit(&s->recovery_due, memory_order_relaxed))
         err = far_blocks_recover_unknown(t);
     if (err == 0 && must_release_blocks(s) && (err = far_blocks_release(t, FAR_RELEASE_WITH_ROOM)) == 0) {
         pthread_mutex_lock(&s->lock);
@@ -139,7 +139,7 @@ static int tick_with_pin(far_task *t) {
         err = more = do_block_work(t);
         far_store_leave(t);
     }
-    if (err >= 0 && atomic_exchange_explicit(&s->collection_due, false, memory_order_relaxed))
+    if (err >= 0 && far_memory_take_leak_note(s->pool))
         err = far_collection_request(t);
     if (err >= 0)
         err = publish_usage(t, new_epoch);

@@ -75,6 +75,21 @@ static void store_seq_cst(_Atomic uint64_t *word, uint64_t value) {
 }
 
 
+void far_epochs_open(far_epochs *epochs) {
+    atomic_init(&epochs->known, FAR_EPOCH_FIRST);
+}
+
+
+void far_epochs_open_reader(far_epochs *epochs) {
+    store_seq_cst(&epochs->current, FAR_EPOCH_FIRST);
+}
+
+
+void far_epoch_keep_active(far_pool *pool) {
+    atomic_store_explicit(&pool->epochs.keep_active, true, memory_order_relaxed);
+}
+
+
 static bool try_lock_state(far_epochs *epochs) {
     unsigned off = 0;
     return atomic_compare_exchange_strong_explicit(&epochs->waking, &off, 1, memory_order_acquire,

@@ -45,6 +45,11 @@ typedef struct far_epochs { /* The epoch state of a handle. epoch.c describes ho
     uint32_t answered;        /* number of the request that our registry entry acknowledges (pool/gc/request.h) */
 } far_epochs;
 
+/* Sets the epoch state of a handle that is being opened. A handle that may only read publishes no pins, so it is active
+ * at the first epoch for ever, once far_epochs_open_reader was called. */
+void far_epochs_open(far_epochs *epochs);
+void far_epochs_open_reader(far_epochs *epochs);
+
 /* Takes a pin for the task. If the handle was quiescent, this costs one background round trip, and the call returns its
  * errors. */
 int far_pin_take(struct far_task *t);
@@ -93,6 +98,8 @@ int far_epoch_tick(struct far_task *t);
 /* Compares the registry entries of this handle with their copies in local memory. Returns FAR_ERR_CORRUPT if an entry is
  * damaged; from then on, all calls of this handle that need a pin fail with this error. */
 int far_epoch_check_entries(struct far_task *t);
+/* Prevents the handle from becoming quiescent in the next tick, because deferred work is left. */
+void far_epoch_keep_active(far_pool *pool);
 /* returns true if only housekeeping has held pins for a while, so the handle may become quiescent */
 bool far_epoch_is_idle(const struct far_task *t);
 /* returns true if pins are held or were held recently, so ticks are needed */

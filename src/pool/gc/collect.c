@@ -333,10 +333,10 @@ static int publish_done(collection *s) {
     int err = far_write_word(s->t, far_addr_make(0, FAR_SUPER_DONE), done);
     if (err < 0)
         return err;
-    atomic_store_explicit(&s->store->superblock.done, done, memory_order_release);
+    far_superblock_copy_done(s->store->pool, done);
     if (s->end < far_block_total(s->geometry) || s->mode == FAR_COLLECT_COUNT)
         return 0;
-    atomic_store_explicit(&s->store->superblock.swept, s->wanted, memory_order_release);
+    far_superblock_copy_collected(s->store->pool, s->wanted);
     return far_write_word(s->t, far_addr_make(0, FAR_SUPER_LOSSES_COLLECTED), s->wanted);
 }
 

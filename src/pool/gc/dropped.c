@@ -31,7 +31,8 @@ bool far_dropped_is_due(far_pool *pool) {
     far_store *s = pool->store;
     uint64_t catalog = catalog_version(s);
     pthread_mutex_lock(&s->lock);
-    bool due = s->dropped_uids.count > 0 || (catalog != s->catalog_seen && s->block_count > 0);
+    bool compared = catalog == s->catalog_seen && s->gone_slabs == s->gone_slabs_seen;
+    bool due = s->dropped_uids.count > 0 || (!compared && s->block_count > 0);
     pthread_mutex_unlock(&s->lock);
     return due && !atomic_load_explicit(&pool->freeing_dropped, memory_order_relaxed);
 }
@@ -41,7 +42,7 @@ void far_memory_note_dropped_index(far_pool *pool, uint32_t uid) {
     far_store *s = pool->store;
     pthread_mutex_lock(&s->lock);
     if (!far_items_add(&s->dropped_uids, uid))
-        atomic_store_explicit(&s->collection_due, true, memory_order_relaxed);
+        far_memory_note_leak(pool);
     pthread_mutex_unlock(&s->lock);
     far_epoch_request(pool);
 }
@@ -84,8 +85,10 @@ static int compare_with_catalog(far_task *t, far_items *gone_uids) {
         far_catalog_mark_dropped(s->pool, &view);
         pthread_mutex_lock(&s->lock);
         find_dropped_uids(s, &view, gone_uids);
-        if (gone_uids->count == 0)
+        if (gone_uids->count == 0) {
             s->catalog_seen = catalog;
+            s->gone_slabs_seen = s->gone_slabs;
+        }
         pthread_mutex_unlock(&s->lock);
     }
     far_store_leave(t);

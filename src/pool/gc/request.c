@@ -58,10 +58,9 @@ static bool record_request(far_store *s, void *ctx) {
     if (r->number == s->observed && r->collection == s->collection && r->walk == s->walk)
         return false;
     if (r->collection != s->collection) {
-        s->missed_sweep |=
-            s->block_count > 0 && (far_sweep_is_pending(s) || r->collection != far_number_next(s->collection));
+        bool skipped = r->collection != far_number_next(s->collection);
+        far_sweep_begin(s, s->block_count > 0 && (far_sweep_is_pending(s) || skipped));
         clear_black_bits(s);
-        s->leaked = 0;
     }
     s->collection = r->collection;
     s->observed = r->number;
@@ -246,7 +245,7 @@ int far_request_wait(far_task *t, uint32_t number, uint64_t timeout) {
         /* the epoch that was requested with the request may have come before the request was observed */
         if (r.check_liveness)
             far_epoch_request(pool);
-        atomic_store_explicit(&pool->epochs.keep_active, true, memory_order_relaxed);
+        far_epoch_keep_active(pool);
         int err = far_housekeeping_step(t);
         if (err < 0)
             return err;
@@ -274,9 +273,19 @@ int far_collection_is_requested(far_task *t) {
 }
 
 
-void far_memory_note_failed_session(far_pool *pool) {
-    atomic_store_explicit(&pool->store->recovery_due, true, memory_order_relaxed);
+__attribute__((cold)) void far_memory_note_leak(far_pool *pool) {
     atomic_store_explicit(&pool->store->collection_due, true, memory_order_relaxed);
+}
+
+
+bool far_memory_take_leak_note(far_pool *pool) {
+    return atomic_exchange_explicit(&pool->store->collection_due, false, memory_order_relaxed);
+}
+
+
+void far_memory_note_failed_session(far_pool *pool) {
+    far_blocks_schedule_recovery(pool->store);
+    far_memory_note_leak(pool);
 }
 
 
@@ -284,6 +293,16 @@ bool far_collection_was_requested(far_pool *pool) {
     far_store *s = pool->store;
     return atomic_load_explicit(&s->superblock.wanted, memory_order_acquire) !=
            atomic_load_explicit(&s->superblock.swept, memory_order_acquire);
+}
+
+
+void far_superblock_copy_done(far_pool *pool, uint64_t done) {
+    atomic_store_explicit(&pool->store->superblock.done, done, memory_order_release);
+}
+
+
+void far_superblock_copy_collected(far_pool *pool, uint64_t losses) {
+    atomic_store_explicit(&pool->store->superblock.swept, losses, memory_order_release);
 }
 
 

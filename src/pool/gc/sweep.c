@@ -51,7 +51,7 @@ static void check_marks(far_store *s, const block_tables *b, uint32_t collection
     if (b->check == far_marks_check(g, b->id, collection, b->marks))
         return;
     memset(b->marks, 0xff, far_bitmap_bytes(g));
-    atomic_store_explicit(&s->collection_due, true, memory_order_relaxed);
+    far_memory_note_leak(s->pool);
 }
 
 
@@ -123,7 +123,7 @@ static void sweep_block(sweep_pass *j, far_owned_block *block, const block_table
     bool covered = block_was_marked(&j->s->pool->geometry, b->marks);
     for (far_slab *slab = far_slab_in(block, NULL); slab; slab = far_slab_in(block, slab))
         sweep_slab(j, slab, b, covered);
-    block->stamp = j->s->collection;
+    far_owned_block_set_stamp(block, j->s->collection);
 }
 
 
@@ -171,6 +171,12 @@ static unsigned choose_unswept_blocks(far_store *s, block_tables *blocks) {
 }
 
 
+void far_sweep_begin(far_store *s, bool missed) {
+    s->missed_sweep |= missed;
+    s->leaked = 0;
+}
+
+
 /* With the store's lock held, returns whether the observed collection is not swept yet and its marks are valid. */
 static bool sweep_is_due(const far_store *s, uint64_t done) {
     return far_sweep_is_pending(s) && far_done_collection(done) == s->collection;
@@ -200,7 +206,7 @@ int far_sweep_step(far_task *t) {
         /* another collection is needed, because this one only counted leaked objects, and the missed one would have
          * freed them */
         else if (s->missed_sweep)
-            atomic_store_explicit(&s->collection_due, true, memory_order_relaxed);
+            far_memory_note_leak(s->pool);
     }
     pthread_mutex_unlock(&s->lock);
     if (count == 0)
