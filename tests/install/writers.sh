@@ -24,13 +24,13 @@ cat >"$copy/src/pool/second_writer.c" <<'C'
 
 void second_writer(far_store *s, far_owned_block *block, int (*change)(uint64_t *bytes)) {
     block->stamp = 1;
-    atomic_store_explicit(&s->trim_due, true, memory_order_relaxed);
-    change(&s->store_bytes);
+    atomic_store_explicit(&s->lists.trim_due, true, memory_order_relaxed);
+    change(&s->lists.store_bytes);
     s->pool->epochs.answered++;
 }
 C
 python3 "$SOURCE/tests/install/writers.py" "$copy" >"$copy/out" && { echo "second writers were not found"; exit 1; }
-for field in far_owned_block.stamp far_store.trim_due far_store.store_bytes far_epochs.answered; do
+for field in far_owned_block.stamp far_free_lists.trim_due far_free_lists.store_bytes far_epochs.answered; do
     grep -q "^$field is written by .*pool/second_writer.c" "$copy/out" || { echo "a second writer of $field was not found"; exit 1; }
 done
 [ "$(wc -l <"$copy/out")" = 4 ] || { cat "$copy/out"; exit 1; }

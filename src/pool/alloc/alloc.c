@@ -97,7 +97,8 @@ static int stock_from_own_blocks(far_task *t, far_class *class, unsigned node) {
 static int stock_node(far_task *t, far_class *class, unsigned node, block_reach reach) {
     far_store *s = far_store_of(t);
     int result = stock_from_own_blocks(t, class, node), got = 1;
-    bool searches = reach == HEADROOM_BLOCKS || (reach == FREE_BLOCKS && s->full_epoch[node] != far_epoch_known(t));
+    bool searches =
+        reach == HEADROOM_BLOCKS || (reach == FREE_BLOCKS && s->search.full_epoch[node] != far_epoch_known(t));
     for (unsigned tries = 0; searches && result == 0 && got == 1 && tries < SLOW_TRIES; tries++) {
         if ((got = far_block_acquire(t, class, node, reach == HEADROOM_BLOCKS)) < 0)
             return got;

@@ -70,7 +70,7 @@ static uint64_t find_slabs_that_fit(far_store *s, far_class *class, unsigned nod
         return shelf->slabs_that_fit;
     shelf->slabs_that_fit = 0;
     shelf->pages_counted = s->headroom[node].page_changes;
-    for (const far_owned_block *b = s->blocks[0]; b; b = b->next)
+    for (const far_owned_block *b = s->lists.blocks[0]; b; b = b->next)
         if (b->id.node == node)
             shelf->slabs_that_fit += count_slabs_that_fit(b->free_pages, least);
     return shelf->slabs_that_fit;

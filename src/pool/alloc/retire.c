@@ -319,7 +319,7 @@ int far_reclaim_session(far_task *t, far_memory *m) {
 static void queue_surplus_returns(far_store *s) {
     const far_geometry *g = &s->pool->geometry;
     uint64_t bound = far_block_total(g) * g->block_bytes / REMOTE_SHARE;
-    if (s->remote_bytes > (bound < REMOTE_MIN ? REMOTE_MIN : bound))
+    if (s->lists.remote_bytes > (bound < REMOTE_MIN ? REMOTE_MIN : bound))
         far_remote_lists_queue_return(s);
 }
 

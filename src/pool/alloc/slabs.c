@@ -52,7 +52,7 @@ static far_owned_block *find_slab_place(far_store *s, far_class *class, unsigned
                                         unsigned *pages) {
     far_owned_block *best = NULL;
     unsigned least = *pages, best_length = 0, best_free = 0;
-    for (far_owned_block *b = s->blocks[0]; b; b = b->next) {
+    for (far_owned_block *b = s->lists.blocks[0]; b; b = b->next) {
         unsigned at = 0, length = b->id.node != node ? 0 : find_smallest_hole(b->free_pages, least, &at);
         unsigned free_pages = (unsigned)__builtin_popcountll(b->free_pages);
         if (length == 0 || (best && (length > best_length || (length == best_length && free_pages >= best_free))))
@@ -267,7 +267,7 @@ int far_slabs_take_all_returned(far_task *t) {
     for (unsigned i = 0; i < FAR_BINS && result >= 0; i++) {
         pthread_mutex_lock(&s->lock);
         /* the loop needs no lock, because classes are only added at the head of the list, and never removed */
-        far_class *class = s->classes[i];
+        far_class *class = s->lists.classes[i];
         pthread_mutex_unlock(&s->lock);
         for (; class && result >= 0; class = class->next)
             for (unsigned node = 0; node < far_geometry_of(t)->nodes && result >= 0; node++)
@@ -324,7 +324,7 @@ static int free_empty_blocks(far_task *t) {
         far_block_id id = {0, 0};
         bool used = false;
         pthread_mutex_lock(&s->lock);
-        far_owned_block *b = s->blocks[0];
+        far_owned_block *b = s->lists.blocks[0];
         while (b && b->free_pages != UINT64_MAX)
             b = b->next;
         if (b) {

@@ -109,7 +109,7 @@ struct far_owned_block {
     uint32_t session_owned;
     uint64_t free_pages;             /* one bit per page, set if the page is free */
     far_slab *slab[FAR_BLOCK_PAGES]; /* the slab that contains the page, or NULL */
-    far_owned_block *next, **link;   /* links of one of the two lists far_store.blocks */
+    far_owned_block *next, **link;   /* links of one of the two lists far_free_lists.blocks */
 };
 
 /* A pending return: a free remote object that must be returned to the owner of its block. */
@@ -218,31 +218,16 @@ typedef struct far_superblock_copy {
     _Atomic uint64_t done, wanted, swept, catalog, uids;
 } far_superblock_copy;
 
-typedef struct far_store {
-    far_pool *pool;
-    uint64_t retire_batch_bytes; /* a session with at least so many retired bytes requests the next epoch */
+/* The parts of the store. Each part is written by one file, which the comment names; the other files read it, and change
+ * it through functions of that file (tests/install/writers.sh). */
 
-    /* The last collection that this handle observed, and the last one for which all own blocks are swept. While they
-     * differ the handle keeps black bits. Written under the lock, read without it by far_sweep_is_pending. */
-    _Atomic uint32_t collection, swept;
-
-    pthread_mutex_t sessions_lock;
-    far_memory *sessions; /* list of the memories of all open sessions */
-
-    pthread_mutex_t lock; /* protects the rest of the structure except where noted */
-
-    /* Blocks and free objects */
+/* Blocks and free objects, protected by far_store.lock except where noted (store.c). */
+typedef struct far_free_lists {
     far_class *classes[FAR_BINS];
-    _Atomic(far_owned_block *) *owned_blocks; /* by block number; written under the lock, read without it by
-                                                 far_address_is_own */
+    _Atomic(far_owned_block *) *owned_blocks; /* by block number; read without the lock by far_address_is_own */
     /* two lists, [0] of the blocks with free pages and [1] of the blocks without free pages */
     far_owned_block *blocks[2];
     uint32_t block_count;
-    far_headroom *headroom; /* per memory node */
-    atomic_bool is_scarce;  /* true if some node has no more free blocks than its headroom; written under the lock */
-    /* address, with the lowest bit set, of an object that was freed although no object in use starts there, or that is
-     * still in use; 0 if there was none since the last check */
-    far_addr invalid_free;
     uint64_t store_bytes;  /* bytes of all own objects that are in the store */
     uint64_t remote_bytes; /* bytes of all remote objects in the lists far_class_on_node.remote */
     /* the list of pending returns, in memory of base/pages.h; NULL if its capacity is 0 */
@@ -250,55 +235,100 @@ typedef struct far_store {
     size_t return_count, return_capacity;
     /* bytes of the pending returns, and of the returns that a task is executing now */
     uint64_t return_bytes;
-    uint64_t gone_slabs;    /* number of slabs that were added although their index was not open here, or was dropped */
-    far_items dropped_uids; /* indexes that this handle dropped; their memory in unowned blocks is not freed yet */
+    uint64_t gone_slabs; /* number of slabs that were added although their index was not open here, or was dropped */
+    /* address, with the lowest bit set, of an object that was freed although no object in use starts there, or that is
+     * still in use; 0 if there was none since the last check */
+    far_addr invalid_free;
+    atomic_bool trim_due; /* true if some slabs may have become entirely free */
+} far_free_lists;
 
-    /* Block work. Only the task that is in the store (far_store_enter) uses these fields. */
-    far_task *block_task;
-    unsigned next_node;      /* memory node for the next slab that may be on any node */
-    uint32_t *free_from;     /* per memory node, the index of the block where the search for free blocks begins */
-    uint64_t gathered_epoch; /* epoch in which alloc.c last gathered all free memory that it could find */
+/* Searches of the block table (exchange.c). Only the task that is in the store uses the fields without an atomic type. */
+typedef struct far_block_search {
+    uint32_t *free_from; /* per memory node, the index of the block where the search for free blocks begins */
     /* per memory node, the last epoch in which no block was found there, apart from the headroom */
     uint64_t *full_epoch;
+    /* true after a session was lost, because this handle may own blocks that owned_blocks does not contain */
+    atomic_bool recovery_due;
+} far_block_search;
 
-    /* The request that this handle observed last (pool/gc/request.c). */
+/* The request that this handle observed last, and copies of the words of the superblock (pool/gc/request.c). Protected by
+ * far_store.lock, except for the fields with an atomic type. */
+typedef struct far_handshake {
     uint32_t observed; /* number of the last observed request */
     /* pins up to this epoch may hold remote objects that they got before the handle observed the request */
     uint64_t observed_epoch;
-    bool walk;             /* true while a mark phase may be in progress, so that no remote object may be handed out */
-    bool missed_sweep;     /* true if a collection was not swept here before the next one was observed */
-    uint32_t released_for; /* number of the last request for which blocks were released */
-    bool release_blocks;   /* the request demands that handles release blocks with free space */
-
-    /* Copies of words that are published in far memory */
+    bool walk;           /* true while a mark phase may be in progress, so that no remote object may be handed out */
+    bool release_blocks; /* the request demands that handles release blocks with free space */
+    /* The last collection that this handle observed. While it differs from the last one that is swept here, the handle
+     * keeps black bits. Read without the lock by far_sweep_is_pending. */
+    _Atomic uint32_t collection;
     far_superblock_copy superblock;
+    /* true if memory leaked, so that the next tick must request a collection (FAR_SUPER_LOSSES) */
+    atomic_bool collection_due;
+} far_handshake;
+
+/* The sweep phase in the own blocks (pool/gc/sweep.c). Protected by far_store.lock. */
+typedef struct far_sweep {
+    _Atomic uint32_t swept; /* the last collection for which all own blocks are swept; also read without the lock */
+    uint64_t leaked;        /* bytes that the sweep phase of the last collection found leaked in own blocks */
+    bool missed_sweep;      /* true if a collection was not swept here before the next one was observed */
+} far_sweep;
+
+/* Memory of dropped indexes (pool/gc/dropped.c). Protected by far_store.lock. */
+typedef struct far_dropped {
+    far_items dropped_uids; /* indexes that this handle dropped; their memory in unowned blocks is not freed yet */
+    /* the version of the catalog, and the value of gone_slabs, for which the own slabs were last compared with the
+     * catalog */
+    uint64_t catalog_seen, gone_slabs_seen;
+} far_dropped;
+
+/* Ticks, and what they publish in the registry entry (upkeep.c). Protected by far_store.lock. */
+typedef struct far_upkeep {
+    atomic_bool ticking;        /* true while a tick of this store is running */
+    uint64_t tick_epoch;        /* epoch in which the last tick ran */
+    uint32_t released_for;      /* number of the last request for which blocks were released */
     far_handle_usage published; /* the amounts that the registry entry contains */
     /* the amounts as measured at the last tick; they are published when two ticks agree */
     far_handle_usage last_tick_usage;
-    /* the version of the catalog, and the value of gone_slabs, for which the own slabs were last compared with the
-     * catalog (gc/dropped.c) */
-    uint64_t catalog_seen, gone_slabs_seen;
+} far_upkeep;
 
-    /* Ticks */
-    atomic_bool ticking;  /* true while a tick of this store is running */
-    uint64_t tick_epoch;  /* epoch in which the last tick ran */
-    uint64_t leaked;      /* bytes that the sweep phase of the last collection found leaked in own blocks */
-    atomic_bool trim_due; /* true if some slabs may have become entirely free */
-    /* true after a session was lost, because this handle may own blocks that owned_blocks does not contain */
-    atomic_bool recovery_due;
-    /* true if memory leaked, so that the next tick must request a collection (FAR_SUPER_LOSSES) */
-    atomic_bool collection_due;
-
-    /* Collection */
-    /* true while a task of this handle runs a collection, or briefly prevents other tasks from starting one */
-    atomic_bool collecting;
-    uint64_t marks_max; /* most bytes of local memory for mark bitmaps; a larger pool is collected in parts */
-
-    /* Out-of-memory path (out_of_memory.c); written by the task that holds FAR_LATCH_OUT_OF_MEMORY. */
+/* The out-of-memory path (out_of_memory.c). Used by the task that holds FAR_LATCH_OUT_OF_MEMORY. */
+typedef struct far_out_of_memory {
     uint64_t refused_epoch; /* epoch in which the last search for memory failed; 0 if it succeeded or was incomplete */
     far_prospect refused;   /* the prospect of free memory when that search began */
     uint64_t stalled_epoch; /* the epoch that another client prevented from advancing when no memory was found */
     uint64_t stalled_since; /* time since which stalled_epoch has not advanced */
+} far_out_of_memory;
+
+typedef struct far_store {
+    /* Set when the store is opened, and the list of sessions (store_life.c) */
+    far_pool *pool;
+    uint64_t retire_batch_bytes; /* a session with at least so many retired bytes requests the next epoch */
+    uint64_t marks_max;          /* most bytes of local memory for mark bitmaps; a larger pool is collected in parts */
+    far_task *block_task;        /* the task that is in the store (far_store_enter) */
+    pthread_mutex_t sessions_lock;
+    far_memory *sessions; /* list of the memories of all open sessions */
+
+    pthread_mutex_t lock; /* protects the parts that say so */
+
+    /* The headroom (headroom.c), protected by the lock */
+    far_headroom *headroom; /* per memory node */
+    atomic_bool is_scarce;  /* true if some node has no more free blocks than its headroom; read without the lock */
+
+    /* Allocations with verbs (alloc.c). Only the task that is in the store uses these fields. */
+    unsigned next_node;      /* memory node for the next slab that may be on any node */
+    uint64_t gathered_epoch; /* epoch in which all free memory that could be found was last gathered */
+
+    /* true while a task of this handle runs a collection (pool/gc/collect.c) */
+    atomic_bool collecting;
+
+    far_free_lists lists;
+    far_block_search search;
+    far_handshake handshake;
+    far_sweep sweep;
+    far_dropped dropped;
+    far_upkeep upkeep;
+    far_out_of_memory out_of_memory;
 } far_store;
 
 extern const far_type far_pool_type; /* the type of the pool's own objects, which belong to no index */
@@ -318,7 +348,7 @@ static inline far_memory *far_memory_of(const far_task *t) {
 static inline bool far_address_is_own(const far_store *s, far_addr addr) {
     far_block_id id;
     return far_block_of(&s->pool->geometry, addr, &id) &&
-           atomic_load_explicit(&s->owned_blocks[far_block_number(&s->pool->geometry, id)], memory_order_acquire);
+           atomic_load_explicit(&s->lists.owned_blocks[far_block_number(&s->pool->geometry, id)], memory_order_acquire);
 }
 
 
@@ -327,8 +357,8 @@ static inline bool far_address_is_own(const far_store *s, far_addr addr) {
  * collection visits every session afterwards, under the lock of that session, and sets the black bits there. A caller
  * that reads the old value here is therefore followed by that visit. */
 static inline bool far_sweep_is_pending(const far_store *s) {
-    return atomic_load_explicit(&s->collection, memory_order_relaxed) !=
-           atomic_load_explicit(&s->swept, memory_order_relaxed);
+    return atomic_load_explicit(&s->handshake.collection, memory_order_relaxed) !=
+           atomic_load_explicit(&s->sweep.swept, memory_order_relaxed);
 }
 
 
@@ -349,7 +379,7 @@ far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t siz
 far_owned_block *far_owned_block_at(const far_store *s, far_addr addr);
 /* Adds a block that this handle owns now; all its pages are free. Returns NULL if there is no local memory. */
 far_owned_block *far_owned_block_add(far_store *s, far_block_id id, bool used, uint32_t stamp);
-/* Sets which pages of the block are free. Also moves the block to the other list of far_store.blocks if its last free
+/* Sets which pages of the block are free. Also moves the block to the other list of far_free_lists.blocks if its last free
  * page was taken, or its first one became free. */
 void far_owned_block_set_free_pages(far_store *s, far_owned_block *block, uint64_t free_pages);
 /* Iterates over all own blocks. Returns the block after `block` (the first one if `block` is NULL), or NULL after the

@@ -55,7 +55,7 @@ void far_batch_restore(far_task *t, far_saved_batch saved) {
 static void free_store(far_store *s) {
     assert(!s->block_task);
     far_free_lists_free(s);
-    free(s->dropped_uids.items);
+    free(s->dropped.dropped_uids.items);
     far_block_search_free(s);
     free(s->headroom);
     pthread_mutex_destroy(&s->sessions_lock);

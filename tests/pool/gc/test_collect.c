@@ -156,13 +156,13 @@ TEST(collections_free_nothing_of_a_quiescent_handle) {
         work_now(a, 200);
         hold_blocks(a, true);
         poll_until_quiescent(a); /* At this time the handle has free memory in its own blocks. */
-        uint64_t spare = a->pool->store->store_bytes;
-        assert_true(spare > 0 && a->pool->store->block_count > 0);
+        uint64_t spare = a->pool->store->lists.store_bytes;
+        assert_true(spare > 0 && a->pool->store->lists.block_count > 0);
         for (unsigned i = 0; i < sweeps; i++) {
             assert_int_equal(sweep(b, i == 1 ? FAR_COLLECT_COUNT : FAR_COLLECT_REPAIR), 0);
             assert_int_equal(b->swept.leaked_bytes, 0);
         }
-        assert_int_equal(a->pool->store->store_bytes, spare);
+        assert_int_equal(a->pool->store->lists.store_bytes, spare);
         hold_blocks(a, false);
         work_now(b, 300); /* The operations use all memory that is free for other handles. */
         work_now(a, 200);
