@@ -529,6 +529,8 @@ int far_pool_stat(far_session *s, far_pool_usage *usage) {
 typedef struct pool_check {
     far_report *report;
     bool repair;
+    bool mends; /* damaged words are repaired too, because no other client has the pool open */
+    far_other_clients others;
 } pool_check;
 
 
@@ -568,10 +570,10 @@ static int check_indexes(far_task *t, far_report *report, index_check check) {
  * collection ends sooner after it observes a request, so this function publishes one. The other collection may also
  * wait for epochs and for memory that this handle must return. If no housekeeping thread does that work, this task does
  * it. */
-static int collect_alone(far_task *t, bool repair, far_collect_result *result) {
+static int collect_alone(far_task *t, far_collect_mode mode, far_collect_result *result) {
     uint64_t next_check = far_now(t) + far_stall_bound(far_task_fabric(t));
     for (unsigned attempt = 0;; attempt++) {
-        int err = far_collect(t, repair ? FAR_COLLECT_REPAIR : FAR_COLLECT_COUNT, result);
+        int err = far_collect(t, mode, result);
         if (err == 1)
             return far_fail_stalled(t, "the search for leaked memory");
         if (err != FAR_ERR_BUSY || attempt == COLLECT_TRIES)
@@ -600,40 +602,47 @@ static int collect_alone(far_task *t, bool repair, far_collect_result *result) {
 }
 
 
-/* Runs one collection. A check reports objects whose free bit is set although they are in use. A repair does not report
- * them, because it has corrected the bits. */
-static int collect_once(far_task *t, const pool_check *check, bool repair, far_collect_result *result) {
-    int err = collect_alone(t, repair, result);
-    if (!check->repair && result->false_free_bits > 1)
-        far_report_problem(check->report, "%s; so are %u more", result->false_free_text, result->false_free_bits - 1);
-    else if (!check->repair && result->false_free_bits == 1)
+/* Reports the objects in use that had their free bit set in the last collection, unless the collection cleared the bits.
+ */
+static void report_false_free_bits(const pool_check *check, const far_collect_result *result) {
+    if (check->mends || result->false_free_bits == 0)
+        return;
+    if (result->false_free_bits == 1)
         far_report_problem(check->report, "%s", result->false_free_text);
-    return err;
+    else
+        far_report_problem(check->report, "%s; so are %u more", result->false_free_text, result->false_free_bits - 1);
 }
 
 
 /* Runs collections until no known loss is left. Memory of clients that are known to have failed is not reported as
  * leaked, because housekeeping would have collected it soon. */
-static int collect_known_losses(far_task *t, const pool_check *check, far_collect_result *result) {
+static int collect_known_losses(far_task *t, far_collect_mode mode, far_collect_result *result) {
     /* First checks the liveness of all clients, because a failure may not have been detected yet. */
     int err = far_clients_check_liveness(t), wanted = err < 0 ? err : far_collection_is_requested(t);
     for (unsigned round = 0; round < REPAIR_COLLECTIONS && wanted == 1 && err == 0; round++) {
-        err = collect_once(t, check, true, result);
+        err = collect_alone(t, mode, result);
         wanted = err < 0 ? err : far_collection_is_requested(t);
     }
     return wanted < 0 ? wanted : err;
 }
 
 
-/* Runs the collections of a check. Memory that changes its owner during a collection may appear leaked although it is
- * not, and in that case another collection is requested. So if leaked memory was found and such a request exists, the
- * check counts again. */
-static int collect_pool(far_task *t, const pool_check *check, far_collect_result *result) {
-    int err = check->repair ? collect_once(t, check, true, result) : 0, again = 1;
+static int repair_pool(far_task *t, const pool_check *check, far_collect_result *result) {
+    far_collect_mode mode = check->mends ? FAR_COLLECT_MEND : FAR_COLLECT_REPAIR;
+    int err = collect_alone(t, mode, result);
+    return err < 0 ? err : collect_known_losses(t, mode, result);
+}
+
+
+/* Counts the leaked memory. Memory that changes its owner during a collection may appear leaked although it is not, and
+ * in that case another collection is requested. So if leaked memory was found and such a request exists, the check
+ * counts again. */
+static int count_leaked(far_task *t, far_collect_result *result) {
+    int err = 0, again = 1;
     for (unsigned round = 0; err == 0 && again == 1 && round < REPAIR_COLLECTIONS; round++) {
-        if ((err = collect_known_losses(t, check, result)) < 0 || check->repair)
-            return err;
-        err = collect_once(t, check, false, result);
+        err = collect_known_losses(t, FAR_COLLECT_REPAIR, result);
+        if (err == 0)
+            err = collect_alone(t, FAR_COLLECT_COUNT, result);
         again =
             err == 0 && result->leaked_bytes > 0 && result->false_free_bits == 0 ? far_collection_is_requested(t) : 0;
     }
@@ -641,38 +650,67 @@ static int collect_pool(far_task *t, const pool_check *check, far_collect_result
 }
 
 
-static int run_pool_check(far_task *t, void *arg) {
-    const pool_check *check = arg;
-    far_collect_result swept = {0};
-    t->label = "check";
-    t->many_waits = true;
-    int err = far_superblock_check(t, check->repair, check->report);
+static int collect_pool(far_task *t, const pool_check *check) {
+    far_collect_result result = {0};
+    int err = check->repair ? repair_pool(t, check, &result) : count_leaked(t, &result);
+    report_false_free_bits(check, &result);
+    return err;
+}
+
+
+/* Checks the words of the pool itself, and repairs them if the check mends damage. */
+static int check_pool_words(far_task *t, const pool_check *check) {
+    int err = far_superblock_check(t, check->mends, check->report);
+    if (err >= 0)
+        err = far_clients_check_used(t, check->mends, check->report);
+    return err < 0 ? err : far_epoch_check_entries(t);
+}
+
+
+static int check_all_parts(far_task *t, const pool_check *check) {
+    int err = check_pool_words(t, check);
     if (err >= 0)
         err = check_indexes(t, check->report, check_structure);
     if (err >= 0)
-        err = far_catalog_check_numbers(t, check->repair, check->report);
+        err = far_catalog_check_numbers(t, check->mends, check->report);
     if (err >= 0)
-        err = far_memory_check(t, check->report);
+        err = far_memory_check(t, check->mends, check->report);
     /* The collection runs only if the indexes are undamaged, because a collection over a damaged index could free
      * memory that is in use. */
     if (err >= 0 && check->report->count == 0)
-        err = collect_pool(t, check, &swept);
+        err = collect_pool(t, check);
     if (err >= 0)
         far_memory_check_invalid_free(t, check->report);
     /* Values are checked after the collection, because a damaged value does not prevent a collection. */
     if (err >= 0 && check->report->count == 0)
         err = check_indexes(t, check->report, far_sum_check_all);
-    if (err == FAR_ERR_CORRUPT) {
-        far_report_problem(check->report, "%s", far_last_error());
-        return 0;
-    }
     return err;
+}
+
+
+/* Damaged words are repaired only if no other client has the pool open. Otherwise another client may have acted on such
+ * a word already, or may keep a copy of it. The README of the pool explains why a repair is safe even if another client
+ * opens the pool meanwhile. */
+static int run_pool_check(far_task *t, void *arg) {
+    pool_check *check = arg;
+    t->label = "check";
+    t->many_waits = true;
+    int err = check->repair ? far_clients_find_others(t, &check->others) : 0;
+    check->mends = check->repair && err == 0 && check->others.count == 0;
+    if (err >= 0)
+        err = check_all_parts(t, check);
+    if (err == FAR_ERR_CORRUPT)
+        far_report_problem(check->report, "%s", far_last_error());
+    if (check->report->count > 0 && check->others.count > 0)
+        far_report_problem(check->report, "damage is repaired only while no other client has the pool open, but %s has",
+                           check->others.names);
+    return err == FAR_ERR_CORRUPT ? 0 : err;
 }
 
 
 int far_pool_check(far_session *s, int repair, int (*problem)(void *ctx, const char *what), void *ctx) {
     far_report report = {0};
-    pool_check check = {&report, repair != 0};
+    pool_check check = {.report = &report, .repair = repair != 0};
     int err = far_call_enter(s);
     if (err < 0)
         return err;

@@ -12,6 +12,7 @@
  * another thread is running a slice. Returns 1 if the next slice should follow soon, 0 if it may wait for a tick, or an
  * error of the system session. */
 int far_housekeeping(far_pool *pool);
+void far_housekeeping_begin(far_pool *pool); /* sets the times of the first checks; called when the handle is opened */
 /* Main function of the housekeeping thread. Runs slices until pool->stopping is set. */
 void far_housekeeping_thread(void *pool);
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MEASURE_PAUSE_NS     1000000000u /* shortest time in ns between two measurements */
+#define MEASURE_PAUSE_NS 1000000000u /* shortest time in ns between two measurements */
 /* the time between two measurements is also at least this multiple of the duration of the last measurement */
 #define MEASURE_PAUSE_FACTOR 10u
 

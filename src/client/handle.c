@@ -329,7 +329,7 @@ static int open_own_session(far_pool *pool) {
     unsigned none = 0;
     err = far_session_call(pool->team.own, FAR_STATS_OTHER, true, open_superblock, pool);
     if (err == 0 && pool->fabric->reads_only) {
-        atomic_store_explicit(&pool->epochs.current, FAR_EPOCH_FIRST, memory_order_seq_cst);
+        far_epochs_open_reader(&pool->epochs);
         return far_store_open(pool);
     }
     if (err == 0)
@@ -391,12 +391,12 @@ static far_pool *create_pool_handle(const far_pool_options *options) {
     if (pool->options.salvage)
         pool->options.no_thread = pool->options.restore = pool->options.ignore_refuted = 1;
     bool merges = pool->options.rdwc == 1;
-    pool->references = 1;
     pool->kinds = far_index_kinds;
     pthread_mutex_init(&pool->lock, NULL);
+    far_pool_reference(pool);
     pthread_mutex_init(&pool->team.lock, NULL);
     atomic_init(&pool->team.unattended, pool->options.no_thread != 0);
-    atomic_init(&pool->epochs.known, FAR_EPOCH_FIRST);
+    far_epochs_open(&pool->epochs);
     pool->budget = far_budget_new(pool->options.cache_bytes);
     pool->team.latches = far_latches_new();
     pool->rdwc = merges ? far_rdwc_new(FAR_RDWC_QUIET_BELOW) : NULL;
@@ -417,8 +417,7 @@ static int connect_pool(far_pool *pool, const char *uri) {
     if (err < 0)
         return err;
     far_host *host = pool->fabric->host;
-    pool->next_look = far_host_now(host) + 100 * far_tick(pool->fabric);
-    pool->next_check = far_host_now(host) + 1000 * far_tick(pool->fabric);
+    far_housekeeping_begin(pool);
     if (pool->fabric->reads_only)
         atomic_store_explicit(&pool->team.unattended, true, memory_order_release);
     else if (!pool->options.no_thread && host->ops->start(host, far_housekeeping_thread, pool, &pool->housekeeper) < 0)

@@ -52,7 +52,7 @@ static int run_idle_hooks(far_task *t) {
             first_err = err;
     }
     if (more)
-        atomic_store_explicit(&pool->epochs.keep_active, true, memory_order_relaxed);
+        far_epoch_keep_active(pool);
     return first_err < 0 ? first_err : more;
 }
 
@@ -231,16 +231,24 @@ static int inspect_pool_while_quiescent(far_task *t) {
     bool has_work_when_quiescent = due || far_collection_was_requested(pool);
     if (told && !has_work_when_quiescent)
         pool->next_look = FAR_TIME_NEVER;
-    if (!atomic_exchange_explicit(&pool->has_work_when_quiescent, has_work_when_quiescent, memory_order_seq_cst) && has_work_when_quiescent)
+    if (!atomic_exchange_explicit(&pool->has_work_when_quiescent, has_work_when_quiescent, memory_order_seq_cst) &&
+        has_work_when_quiescent)
         /* The caller may be a user thread in far_pool_poll, while the housekeeping thread sleeps until the fabric wakes
          * it. */
         far_pool_wake(pool);
     if (due) {
-        atomic_store_explicit(&pool->epochs.keep_active, true, memory_order_relaxed);
+        far_epoch_keep_active(pool);
         err = far_pin_take(t);
         far_pin_drop(t);
     }
     return err;
+}
+
+
+void far_housekeeping_begin(far_pool *pool) {
+    uint64_t now = far_host_now(pool->fabric->host);
+    pool->next_look = now + 100 * far_tick(pool->fabric);
+    pool->next_check = now + 1000 * far_tick(pool->fabric);
 }
 
 
@@ -296,8 +304,8 @@ int far_housekeeping(far_pool *pool) {
     int more = far_session_call(pool->team.own, FAR_STATS_OTHER, true, run_slice, pool);
     if (atomic_load_explicit(&pool->team.dead, memory_order_acquire))
         far_session_list_lose_all(&pool->team);
-    bool busy =
-        far_session_list_drive_users(&pool->team) || atomic_load_explicit(&pool->team.own->active, memory_order_relaxed) > 0;
+    bool busy = far_session_list_drive_users(&pool->team) ||
+                atomic_load_explicit(&pool->team.own->active, memory_order_relaxed) > 0;
     atomic_store_explicit(&pool->polling, 0, memory_order_release);
     return busy ? 1 : more;
 }
@@ -336,10 +344,10 @@ void far_housekeeping_thread(void *arg) {
         uint64_t pause = more > 0 ? brief : awake ? update_idle_pause(pool, tick) : QUIESCENT_TICKS * tick;
         atomic_store_explicit(&pool->resting, pause > tick, memory_order_seq_cst);
         if (pool->fabric->ops->wait_for_notification && more <= 0 && !awake)
-            pool->fabric->ops->wait_for_notification(pool->team.own->conn, &pool->parker,
-                                    atomic_load_explicit(&pool->has_work_when_quiescent, memory_order_seq_cst)
-                                        ? far_host_now(host) + pause
-                                        : FAR_TIME_NEVER);
+            pool->fabric->ops->wait_for_notification(
+                pool->team.own->conn, &pool->parker,
+                atomic_load_explicit(&pool->has_work_when_quiescent, memory_order_seq_cst) ? far_host_now(host) + pause
+                                                                                           : FAR_TIME_NEVER);
         else
             host->ops->park(host, &pool->parker, far_host_now(host) + pause);
     }

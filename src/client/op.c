@@ -135,7 +135,7 @@ int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
  * for it. Returns err. */
 static int count_keys(const far_task *t, far_index *index, int keys, int err) {
     if (err == 0 && keys != 0)
-        atomic_fetch_add_explicit(&index->key_count_deltas[t->session->id % FAR_KEY_COUNT_DELTAS].keys, keys, memory_order_relaxed);
+        far_index_count_keys(index, t->session->id, keys);
     return err;
 }
 

@@ -251,9 +251,9 @@ static int deliver_in_two_rounds(delivery *d) {
 /* Returns whether the index is damaged. A check does not use the leniency of a private copy (far_index.lenient). */
 static int is_damaged(far_session *s, far_index *index) {
     bool lenient = index->lenient;
-    index->lenient = false;
+    far_index_set_lenient(index, false);
     int problems = far_index_check(s, index, NULL, NULL);
-    index->lenient = lenient;
+    far_index_set_lenient(index, lenient);
     return problems != 0;
 }
 

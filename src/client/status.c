@@ -63,7 +63,7 @@ void far_status_record_add_session(far_session *s) {
     add_counters(&pool->bulletin, &more);
     for (unsigned i = 0; i < FAR_COUNTED_INDEXES; i++)
         move_index_row(&pool->bulletin.indexes[i], &s->by_index[i]);
-    pool->status_changed = true;
+    far_status_note_change(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -117,14 +117,13 @@ static bool has_opened_index(far_pool *pool) {
 /* Copies the status record and returns whether it has changed since the last call. */
 static bool copy_status_record(far_pool *pool, far_status_record *copy) {
     pthread_mutex_lock(&pool->lock);
-    bool changed = pool->status_changed;
+    bool changed = far_status_take_change(pool);
     if (pool->bulletin.process == 0)
         set_process_name(pool, &pool->bulletin);
     pool->bulletin.magic = FAR_STATUS_MAGIC;
     pool->bulletin.client = pool->team.own->id;
     pool->bulletin.generation = pool->team.own->generation;
     list_open_indexes(pool, &pool->bulletin);
-    pool->status_changed = false;
     pool->bulletin.told += changed;
     *copy = pool->bulletin;
     pthread_mutex_unlock(&pool->lock);
@@ -166,7 +165,7 @@ static int write_status_record(far_task *t) {
     if (err != FAR_ERR_NO_MEMORY)
         return err;
     pthread_mutex_lock(&pool->lock);
-    pool->status_changed = true;
+    far_status_note_change(pool);
     pthread_mutex_unlock(&pool->lock);
     return 0;
 }

@@ -28,6 +28,18 @@ void far_pool_wake(far_pool *pool) {
 }
 
 
+void far_status_note_change(far_pool *pool) {
+    pool->status_changed = true;
+}
+
+
+bool far_status_take_change(far_pool *pool) {
+    bool changed = pool->status_changed;
+    pool->status_changed = false;
+    return changed;
+}
+
+
 far_index *far_pool_use_index(far_pool *pool, far_index *previous) {
     const uint32_t after = previous ? previous->uid : 0;
     far_index *next = NULL;

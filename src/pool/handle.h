@@ -34,8 +34,8 @@ struct far_store;  /* blocks and free objects of this handle (pool/alloc/store.h
 typedef struct far_status_record {
     uint64_t magic;
     uint32_t client, generation; /* id and generation of the handle's system session */
-    uint64_t process; /* process id; 0 until the record is written for the first time */
-    uint64_t told;    /* number of times that the status record was written */
+    uint64_t process;            /* process id; 0 until the record is written for the first time */
+    uint64_t told;               /* number of times that the status record was written */
     char host[FAR_HOST_MAX + 1], command[FAR_COMMAND_MAX + 1];
     uint64_t ops[FAR_OP_SCAN + 1], round_trips, verbs, retries, bytes_read, bytes_written, cache_hits, cache_misses,
         merged;
@@ -54,7 +54,7 @@ struct far_pool {
     /* guarantees of the fabric that this handle no longer uses (bits of pool/format/fabric_record.h) */
     atomic_uint refuted;
 
-    far_session_list team;                      /* session list of the handle */
+    far_session_list team;              /* session list of the handle */
     const far_index_kind *const *kinds; /* index kinds of this build; ends with NULL */
 
     /* ---- Open indexes and the life of the handle ---- */
@@ -62,7 +62,7 @@ struct far_pool {
      * wait */
     pthread_mutex_t lock;
     far_index *indexes;
-    uint64_t indexes_linked; /* number of indexes that were ever added to the list; protected by `lock` */
+    uint64_t indexes_linked;  /* number of indexes that were ever added to the list; protected by `lock` */
     atomic_uint dropped_open; /* number of indexes in the list that this handle knows to be dropped */
     atomic_bool has_catalog;  /* true after this handle has read that the pool has a catalog object */
     /* The words CATALOG and NEXT_UID for which far_catalog_observe last compared the open indexes with the catalog. No
@@ -90,8 +90,8 @@ struct far_pool {
     uint64_t collect_at;          /* time at which the next collection may start; 0 until one is needed */
     /* time at which a quiescent handle next reads the words of the superblock that housekeeping polls */
     uint64_t next_look;
-    uint64_t next_check;     /* time at which housekeeping next checks the liveness of some registry entries */
-    uint64_t idle_epoch;     /* epoch that the previous slice of housekeeping observed */
+    uint64_t next_check;  /* time at which housekeeping next checks the liveness of some registry entries */
+    uint64_t idle_epoch;  /* epoch that the previous slice of housekeeping observed */
     unsigned idle_slices; /* number of consecutive slices that found no work; makes the pause between slices longer */
     /* true while housekeeping pauses for more than one tick; a thread that submits work then wakes it */
     atomic_bool resting;
@@ -153,6 +153,11 @@ const far_geometry *far_geometry_of(const far_task *t);
 
 /* Connects a new session of the handle. The caller still has to register it with the pool (far_client_register). */
 int far_pool_session_new(far_pool *pool, far_session **session);
+
+/* Records that the status record must be written again. far_status_take_change returns whether that was recorded, and
+ * forgets it. The caller holds `lock`. */
+void far_status_note_change(far_pool *pool);
+bool far_status_take_change(far_pool *pool);
 
 void far_pool_wake(far_pool *pool); /* wakes the housekeeping thread if it sleeps */
 

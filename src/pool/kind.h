@@ -130,7 +130,7 @@ typedef struct far_index_kind {
                        far_keys *keys);
     /* Optional. Stores the occupancy of the index in *load. Called without a pin. */
     int (*load_factor)(far_task *t, far_index *index, far_load *load);
-    size_t (*cache_bytes)(far_index *index);                 /* Optional: bytes of the index's cache in this handle. */
+    size_t (*cache_bytes)(far_index *index); /* Optional: bytes of the index's cache in this handle. */
     /* Optional. Stores the statistics that the kind counts in this handle in *figures. */
     void (*figures)(far_index *index, far_figures *figures);
 
@@ -157,7 +157,10 @@ typedef struct far_key_count_delta {
  * FAR_ERR_NOT_FOUND, which the kinds use for an absent key; the user gets FAR_ERR_NOT_FOUND (far_describe_error). */
 #define FAR_ERR_DROPPED (-100)
 
-/* An index that this handle has open. The pool owns the object; the kind uses `descriptor` and `state`. */
+#define FAR_SECRET_BYTES 32
+
+/* An index that this handle has open. The pool owns the object; the kind sets `state`, and the descriptor with
+ * far_index_set_descriptor. */
 struct far_index {
     const far_index_kind *kind;
     /* The kind whose get, put and remove an operation calls after it took its pin: `kind`, or, after this handle has
@@ -169,13 +172,13 @@ struct far_index {
     uint32_t uid;                     /* number of the index, 1 to 2^24-1; unique in the pool for ever */
     far_addr record;                  /* address of the index record, which the catalog lists (catalog/layout.h) */
     far_addr descriptor;              /* address of the kind's own root object */
-    uint8_t secret[32];               /* source of hash seeds and poison words */
+    uint8_t secret[FAR_SECRET_BYTES]; /* source of hash seeds and poison words */
     /* values of the options by position; the common options come first, then the options of the kind */
     int64_t options[FAR_OPTIONS_MAX];
     char options_text[FAR_OPTIONS_TEXT_MAX + 1];
-    void *state; /* local state of the kind */
-    unsigned opens; /* number of opens by the user, by collections and by checks; protected by the pool's lock */
-    unsigned slot;  /* a small number that no other open index of the handle has; selects its operation counts */
+    void *state;         /* local state of the kind */
+    unsigned opens;      /* number of opens by the user, by collections and by checks; protected by the pool's lock */
+    unsigned slot;       /* a small number that no other open index of the handle has; selects its operation counts */
     uint64_t linked;     /* value of far_pool.indexes_linked when the index was added to the handle's list */
     atomic_bool dropped; /* true after this handle has observed that the index was dropped; never cleared */
     /* true in a private copy of a damaged pool: a get fails only if its own path is damaged, not because of damage
@@ -210,6 +213,19 @@ static inline bool far_index_is_dropped(const far_index *index) {
     return atomic_load_explicit(&index->dropped, memory_order_relaxed);
 }
 
+
+void far_index_set_descriptor(far_index *index, far_addr descriptor); /* for the kind, when it creates the index */
+void far_index_set_lenient(far_index *index, bool lenient);
+
+/* Counts keys that an operation has added (negative: removed). */
+static inline void far_index_count_keys(far_index *index, unsigned session, int64_t keys) {
+    atomic_fetch_add_explicit(&index->key_count_deltas[session % FAR_KEY_COUNT_DELTAS].keys, keys,
+                              memory_order_relaxed);
+}
+
+
+/* Returns the sum of the counts since the last call, and sets them to 0. */
+int64_t far_index_take_key_count(far_index *index);
 
 /* Counts one more user of the index. A close waits until far_index_unuse was called as often as far_index_use. */
 void far_index_use(far_index *index);

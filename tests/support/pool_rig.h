@@ -625,7 +625,7 @@ static inline void check_main(void *arg) {
 
 
 static inline int run_memory_check(far_task *t, void *arg) {
-    return far_memory_check(t, arg);
+    return far_memory_check(t, false, arg);
 }
 
 

@@ -168,8 +168,16 @@ static int count_leaked(cli_pool *p, uint64_t *leaked) {
 }
 
 
-static int skip_problem(void *ctx, const char *what) {
-    (void)ctx, (void)what;
+typedef struct repair_output {
+    uint64_t problems;
+    char last[320]; /* the last problem */
+} repair_output;
+
+
+static int keep_last_problem(void *ctx, const char *what) {
+    repair_output *o = ctx;
+    o->problems++;
+    snprintf(o->last, sizeof(o->last), "%s", what);
     return 0;
 }
 
@@ -181,8 +189,21 @@ typedef struct check_result {
 } check_result;
 
 
-/* Checks the index or the pool. A repair checks the whole pool a second time; its problems are printed only if the
- * first check found none, so that no problem is printed twice. */
+/* Repairs the pool, which checks the whole pool a second time. Its problems are printed only if the first check found
+ * none, so that no problem is printed twice. If it reports one problem more, that one says why the repair was refused. */
+static int repair_pool(cli_pool *p, check_output *c) {
+    repair_output more = {0};
+    if (c->problems == 0)
+        return far_pool_check(p->session, 1, print_problem, c);
+    const uint64_t before = c->problems;
+    int err = far_pool_check(p->session, 1, keep_last_problem, &more);
+    if (err >= 0 && more.problems > before)
+        print_problem(c, more.last);
+    return err;
+}
+
+
+/* Checks the index or the pool, and repairs the pool if `repair` is set. */
 static int run_check(cli_pool *p, bool repair, check_output *c, check_result *r) {
     int err = p->index ? far_index_check(p->session, p->index, print_problem, c)
                        : far_pool_check(p->session, 0, print_problem, c);
@@ -191,7 +212,7 @@ static int run_check(cli_pool *p, bool repair, check_output *c, check_result *r)
         err = count_leaked(p, &r->leaked);
     r->leaked_after = r->leaked;
     if (err >= 0 && repair)
-        r->problems_left = err = far_pool_check(p->session, 1, c->problems ? skip_problem : print_problem, c);
+        r->problems_left = err = repair_pool(p, c);
     if (err >= 0 && repair)
         err = count_leaked(p, &r->leaked_after);
     return err < 0 ? err : 0;
@@ -244,7 +265,7 @@ int cli_check(int argc, char **argv) {
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
         {"repair", CLI_FLAG, &repair, NULL,
-         "finishes the work of failed clients, frees leaks, restores the superblock if possible"},
+         "finishes the work of failed clients, frees leaks, repairs damage if no other client has the pool open"},
         CLI_OPTIONS_END,
     };
     int count, status;

@@ -94,7 +94,8 @@ static int restore_pool(cli_pool *p, far_pool_options *options) {
     int err = far_pool_open(p->uri, options, &p->pool);
     if (err == 0)
         cli_note("%s: restored", why);
-    return err == FAR_ERR_CORRUPT ? far_fail(err, "%s; it cannot be restored", why) : err;
+    bool says_why = strstr(far_last_error(), "restored") != NULL;
+    return err == FAR_ERR_CORRUPT && !says_why ? far_fail(err, "%s; it cannot be restored", why) : err;
 }
 
 

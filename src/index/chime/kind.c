@@ -100,7 +100,7 @@ static int chime_create(far_task *t, far_index *index) {
     chime_tail(st, w)[CHIME_TAIL_S] = chime_nonce_make(far_task_client(t), far_task_generation(t), 0, false);
     *root = make_descriptor(st);
     root->root = chime_ptr_make(leaf.addr, (unsigned)leaf.epoch, 0);
-    index->descriptor = descriptor.addr;
+    far_index_set_descriptor(index, descriptor.addr);
     far_write(t, leaf.addr, w, st->node_bytes);
     far_write(t, descriptor.addr, root, sizeof(*root));
     return far_wait(t);
@@ -222,8 +222,8 @@ static const far_type types[CHIME_TYPES] = {
     [CHIME_TYPE_KEY] = {.name = "key", .align = 16},
 };
 
-static const char *const private_options[] = {"wrap", "hop_writes", "fusion", "crowd", "cache", "walk_slice",
-                                              "patience", NULL};
+static const char *const private_options[] = {"wrap",  "hop_writes", "fusion",   "crowd",
+                                              "cache", "walk_slice", "patience", NULL};
 
 const far_index_kind far_chime_kind = {
     .name = "chime",

@@ -38,7 +38,7 @@ static int dart_create(far_task *t, far_index *index) {
         return err;
     if ((err = far_alloc(t, index, DART_TYPE_SUPER, sizeof(super), 0, 0, &object)) < 0)
         return err;
-    index->descriptor = object.addr;
+    far_index_set_descriptor(index, object.addr);
     far_write(t, super.root, &header, 8);
     far_write(t, object.addr, &super, sizeof(super));
     return far_wait(t);

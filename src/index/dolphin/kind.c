@@ -37,7 +37,7 @@ static int dolphin_create(far_task *t, far_index *index) {
                            values_are_raw(index->options)};
     far_write(t, top.addr, image, bytes);
     far_write(t, object.addr, head, sizeof(*head));
-    index->descriptor = object.addr;
+    far_index_set_descriptor(index, object.addr);
     return far_wait(t);
 }
 

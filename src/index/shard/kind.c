@@ -211,7 +211,7 @@ static int shard_create(far_task *t, far_index *index) {
     far_object object;
     if ((err = far_alloc(t, index, SHARD_TYPE_ROOT, descriptor_bytes(p), 0, 0, &object)) < 0)
         return err;
-    index->descriptor = object.addr;
+    far_index_set_descriptor(index, object.addr);
     far_write(t, object.addr, descriptor, descriptor_bytes(p));
     return far_wait(t);
 }

@@ -50,7 +50,7 @@ static int smart_create(far_task *t, far_index *index) {
     }
     if ((err = far_alloc(t, index, SMART_TYPE_ROOT, bytes, 0, 0, &object)) < 0)
         return err;
-    index->descriptor = object.addr;
+    far_index_set_descriptor(index, object.addr);
     far_write(t, object.addr, root, bytes);
     return far_wait(t);
 }

@@ -54,7 +54,7 @@ static int toy_create(far_task *t, far_index *index) {
     }
     if ((err = far_alloc(t, index, TOY_TYPE_ROOT, root_bytes, 0, 0, &object)) < 0)
         return err;
-    index->descriptor = object.addr;
+    far_index_set_descriptor(index, object.addr);
     far_write(t, object.addr, root, root_bytes);
     return far_wait(t);
 }

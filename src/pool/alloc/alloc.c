@@ -18,26 +18,17 @@ static const far_geometry *memory_geometry(const far_memory *m) {
 }
 
 
-/* ---- Without a verb ---- */
-
-/* With the session's lock held, fills the magazine from the store. Returns whether the magazine contains an object. */
-static bool refill_magazine(far_memory *m, far_bin *bin, unsigned node) {
-    far_items *magazine = &bin->magazine[node];
-    uint64_t items[FAR_MAGAZINE_OBJECTS];
-    while (magazine->capacity - magazine->count < bin->class->quantum)
-        if (!far_items_enlarge(magazine))
-            return magazine->count > 0;
-    pthread_mutex_lock(&m->store->lock);
-    unsigned taken = far_store_take(m->store, bin->class, node, bin->class->quantum, false, items);
-    pthread_mutex_unlock(&m->store->lock);
-    /* the order is reversed because a magazine is a stack, so the object that was taken from the store first is handed
-     * out first */
-    for (unsigned i = taken; i-- > 0;)
-        magazine->items[magazine->count++] = items[i];
-    m->magazine_bytes += taken * bin->class->size;
-    return magazine->count > 0;
+void far_alloc_open(far_store *s) {
+    s->next_node = s->pool->team.own->id % s->pool->geometry.nodes;
 }
 
+
+void far_alloc_open_session(far_memory *m) {
+    m->next_node = m->session->id;
+}
+
+
+/* ---- Without a verb ---- */
 
 /* Returns whether the task may take a free object of this class on this memory node, or must leave it as headroom
  * (headroom.c). The caller holds the lock of the session's memory. */
@@ -53,12 +44,9 @@ static bool may_take_from_bin(far_task *t, far_memory *m, const far_bin *bin, un
 
 
 static inline bool take_from_magazine(far_task *t, far_memory *m, far_bin *bin, unsigned node, uint64_t *item) {
-    far_items *magazine = &bin->magazine[node];
-    if (!may_take_from_bin(t, m, bin, node) || (magazine->count == 0 && !refill_magazine(m, bin, node)))
+    if (!may_take_from_bin(t, m, bin, node) || (bin->magazine[node].count == 0 && !far_magazine_refill(m, bin, node)))
         return false;
-    assert(m->magazine_bytes >= bin->class->size);
-    *item = magazine->items[--magazine->count];
-    m->magazine_bytes -= bin->class->size;
+    *item = far_magazine_take(m, bin, node);
     return true;
 }
 
@@ -109,12 +97,13 @@ static int stock_from_own_blocks(far_task *t, far_class *class, unsigned node) {
 static int stock_node(far_task *t, far_class *class, unsigned node, block_reach reach) {
     far_store *s = far_store_of(t);
     int result = stock_from_own_blocks(t, class, node), got = 1;
-    bool searches = reach == HEADROOM_BLOCKS || (reach == FREE_BLOCKS && s->full_epoch[node] != far_epoch_known(t));
+    bool searches =
+        reach == HEADROOM_BLOCKS || (reach == FREE_BLOCKS && s->search.full_epoch[node] != far_epoch_known(t));
     for (unsigned tries = 0; searches && result == 0 && got == 1 && tries < SLOW_TRIES; tries++) {
         if ((got = far_block_acquire(t, class, node, reach == HEADROOM_BLOCKS)) < 0)
             return got;
         if (got == 0)
-            s->full_epoch[node] = far_epoch_known(t);
+            far_block_search_note_full(s, node, far_epoch_known(t));
         result = stock_from_own_blocks(t, class, node);
     }
     return result;
@@ -178,8 +167,7 @@ void far_store_search_again(far_task *t) {
     far_store *s = far_store_of(t);
     far_store_enter(t);
     s->gathered_epoch = 0;
-    for (unsigned n = 0; n < s->pool->geometry.nodes; n++)
-        s->full_epoch[n] = 0;
+    far_block_search_forget_full(s);
     far_store_leave(t);
 }
 
@@ -333,8 +321,7 @@ int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsig
     far_bin *bin = flags || node == FAR_NODE_ANY ? NULL : far_bin_cached(m, index, type, size);
     if (!bin || bin->magazine[node].count == 0 || atomic_load_explicit(&m->store->is_scarce, memory_order_relaxed))
         return alloc_uncommon(t, index, type, size, node, flags, object);
-    uint64_t item = bin->magazine[node].items[--bin->magazine[node].count];
-    m->magazine_bytes -= bin->class->size;
+    uint64_t item = far_magazine_take(m, bin, node);
     far_mutex_unlock(&m->lock);
     hand_out(t, bin->class, item, object);
     return 0;

@@ -109,9 +109,10 @@ void far_memory_note_leak(far_pool *pool);
 int far_memory_stat(struct far_task *t, far_pool_usage *usage, void (*each)(void *ctx, uint32_t uid, uint64_t bytes),
                     void *ctx);
 
-/* Checks the tables of the allocator and reports each problem. The caller has no pin. */
+/* Checks the tables of the allocator and reports each problem. With `mends`, blocks whose owner does not exist are no
+ * problem, because a collection of the mode FAR_COLLECT_MEND follows. The caller has no pin. */
 struct far_report;
-int far_memory_check(struct far_task *t, struct far_report *report);
+int far_memory_check(struct far_task *t, bool mends, struct far_report *report);
 /* Reports an invalid free, if this handle has recorded one since the last report. A free is invalid if no object was in
  * use at the address, or if a collection later found that the freed object is still linked. Both are signs of damaged
  * memory. */

@@ -43,12 +43,7 @@
 #define FAR_BLOCK_ENTRY_WORDS 4
 #define FAR_WORD_GRANULES     64 /* granules covered by one bitmap word */
 
-typedef enum {
-    FAR_BLOCK_FREE,
-    FAR_BLOCK_OWNED,
-    FAR_BLOCK_ORPHAN,
-    FAR_BLOCK_KINDS
-} far_block_kind;
+typedef enum { FAR_BLOCK_FREE, FAR_BLOCK_OWNED, FAR_BLOCK_ORPHAN, FAR_BLOCK_KINDS } far_block_kind;
 
 typedef struct far_block_state {
     far_block_kind kind;

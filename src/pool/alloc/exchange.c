@@ -114,11 +114,16 @@ static int load_adopted_block(far_task *t, far_block_id id, uint32_t stamp) {
 }
 
 
+void far_blocks_schedule_recovery(far_store *s) {
+    atomic_store_explicit(&s->search.recovery_due, true, memory_order_relaxed);
+}
+
+
 /* This handle owns a block, but had no local memory to record that. Schedules far_blocks_recover_unknown, which records
  * it later. */
 static int schedule_recovery_without_memory(far_task *t, int result) {
     if (result == FAR_ERR_NO_MEMORY)
-        atomic_store_explicit(&far_store_of(t)->recovery_due, true, memory_order_relaxed);
+        far_blocks_schedule_recovery(far_store_of(t));
     return result;
 }
 
@@ -128,7 +133,7 @@ static int schedule_recovery_without_memory(far_task *t, int result) {
  * has observed. Leaked objects in the block are then found by a later collection. */
 static uint32_t collection_of_stamp(far_task *t, far_block_id id, uint64_t stamp) {
     bool sound = far_stamp_is_sound(far_geometry_of(t), id, stamp);
-    return sound ? far_stamp_collection(stamp) : far_number_next(far_store_of(t)->collection);
+    return sound ? far_stamp_collection(stamp) : far_number_next(far_store_of(t)->handshake.collection);
 }
 
 
@@ -155,6 +160,37 @@ int far_store_adopt_block(far_task *t, far_block_id id, const uint64_t *entry) {
 
 /* ---- Acquiring a block ---- */
 
+bool far_block_search_open(far_store *s) {
+    const unsigned nodes = s->pool->geometry.nodes;
+    s->search.free_from = calloc(nodes, sizeof(*s->search.free_from));
+    s->search.full_epoch = calloc(nodes, sizeof(*s->search.full_epoch));
+    return s->search.free_from && s->search.full_epoch;
+}
+
+
+void far_block_search_free(far_store *s) {
+    free(s->search.free_from);
+    free(s->search.full_epoch);
+}
+
+
+void far_block_search_note_full(far_store *s, unsigned node, uint64_t epoch) {
+    s->search.full_epoch[node] = epoch;
+}
+
+
+void far_block_search_forget_full(far_store *s) {
+    for (unsigned n = 0; n < s->pool->geometry.nodes; n++)
+        s->search.full_epoch[n] = 0;
+}
+
+
+void far_block_search_begin_at(far_store *s, far_block_id id) {
+    if (id.index < s->search.free_from[id.node])
+        s->search.free_from[id.node] = id.index;
+}
+
+
 static int record_taken_block(far_task *t, far_block_id id, bool used) {
     far_store *s = far_store_of(t);
     int err = check_not_owned_yet(t, id);
@@ -162,7 +198,7 @@ static int record_taken_block(far_task *t, far_block_id id, bool used) {
         return err;
     pthread_mutex_lock(&s->lock);
     /* the block was free, so it contains no object that is older than the last collection that this handle observed */
-    bool added = far_owned_block_add(s, id, used, s->collection) != NULL;
+    bool added = far_owned_block_add(s, id, used, s->handshake.collection) != NULL;
     pthread_mutex_unlock(&s->lock);
     return added ? 1 : schedule_recovery_without_memory(t, far_fail(FAR_ERR_NO_MEMORY, "no local memory for a block"));
 }
@@ -215,7 +251,7 @@ static int take_random_blocks(far_task *t, block_search *b, uint32_t permitted) 
     uint64_t old[TAKE_MAX];
     uint32_t *at = b->free, taken = 0;
     pthread_mutex_lock(&s->lock);
-    uint32_t wanted = s->release_blocks ? 1 : 1 + s->block_count / 8;
+    uint32_t wanted = s->handshake.release_blocks ? 1 : 1 + s->lists.block_count / 8;
     pthread_mutex_unlock(&s->lock);
     wanted = wanted < TAKE_MAX ? wanted : TAKE_MAX;
     wanted = wanted < permitted ? wanted : permitted;
@@ -308,14 +344,15 @@ static int acquire_in_window(far_task *t, block_search *b, bool *lost) {
 static int search_windows(far_task *t, block_search *b) {
     far_store *s = far_store_of(t);
     uint32_t total = (uint32_t)far_geometry_of(t)->node[b->node].blocks,
-             windows = (total + WINDOW_ENTRIES - 1) / WINDOW_ENTRIES, window = s->free_from[b->node] / WINDOW_ENTRIES;
+             windows = (total + WINDOW_ENTRIES - 1) / WINDOW_ENTRIES,
+             window = s->search.free_from[b->node] / WINDOW_ENTRIES;
     for (uint32_t seen = 0, rounds = 0; seen < windows;) {
         uint32_t at = window % windows * WINDOW_ENTRIES;
         bool lost;
         b->first = (far_block_id){b->node, at};
         b->count = total - at < WINDOW_ENTRIES ? total - at : WINDOW_ENTRIES;
         int result = acquire_in_window(t, b, &lost);
-        s->free_from[b->node] = at;
+        s->search.free_from[b->node] = at;
         if (result != 0)
             return result;
         if (!lost || ++rounds % TAKE_ROUNDS == 0) {
@@ -477,7 +514,7 @@ static int turn_into_orphans(far_task *t, const release_batch *g) {
     const far_block_state mine = far_own_block_state(t), orphan = {.kind = FAR_BLOCK_ORPHAN, .used = true};
     uint64_t words[RELEASED_MAX][2], old[RELEASED_MAX];
     bool is_void = g->leaks;
-    const uint32_t sweep = s->collection;
+    const uint32_t sweep = s->handshake.collection;
     for (unsigned i = 0; i < g->count; i++) {
         words[i][0] = far_stamp_pack(far_geometry_of(t), g->blocks[i].id, sweep);
         words[i][1] = g->blocks[i].hint;
@@ -543,14 +580,15 @@ static int recover_unknown_block(far_task *t, void *ctx, far_block_id id, const 
     pthread_mutex_unlock(&s->lock);
     if (known)
         return 0;
-    int err = load_adopted_block(t, id, s->collection);
+    int err = load_adopted_block(t, id, s->handshake.collection);
     if (err > 0)
-        atomic_store_explicit(&s->collection_due, true, memory_order_relaxed);
+        far_memory_note_leak(s->pool);
     return err < 0 ? err : 0;
 }
 
 
 int far_blocks_recover_unknown(far_task *t) {
     far_store *s = far_store_of(t);
+    atomic_store_explicit(&s->search.recovery_due, false, memory_order_relaxed);
     return schedule_recovery_without_memory(t, far_blocks_each(t, recover_unknown_block, s));
 }

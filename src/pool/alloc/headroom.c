@@ -14,14 +14,15 @@
 #define HEADROOM_SHARE 64u /* the headroom of a node is its number of blocks divided by this, plus one block */
 
 
-far_headroom *far_headroom_new(const far_geometry *g) {
-    far_headroom *all = calloc(g->nodes, sizeof(*all));
-    for (unsigned n = 0; all && n < g->nodes; n++) {
-        all[n].blocks = (uint32_t)g->node[n].blocks / HEADROOM_SHARE + 1;
-        all[n].free_blocks = (uint32_t)g->node[n].blocks;
-        all[n].page_changes = 1;
+bool far_headroom_open(far_store *s) {
+    const far_geometry *g = &s->pool->geometry;
+    s->headroom = calloc(g->nodes, sizeof(*s->headroom));
+    for (unsigned n = 0; s->headroom && n < g->nodes; n++) {
+        s->headroom[n].blocks = (uint32_t)g->node[n].blocks / HEADROOM_SHARE + 1;
+        s->headroom[n].free_blocks = (uint32_t)g->node[n].blocks;
+        s->headroom[n].page_changes = 1;
     }
-    return all;
+    return s->headroom != NULL;
 }
 
 
@@ -69,7 +70,7 @@ static uint64_t find_slabs_that_fit(far_store *s, far_class *class, unsigned nod
         return shelf->slabs_that_fit;
     shelf->slabs_that_fit = 0;
     shelf->pages_counted = s->headroom[node].page_changes;
-    for (const far_owned_block *b = s->blocks[0]; b; b = b->next)
+    for (const far_owned_block *b = s->lists.blocks[0]; b; b = b->next)
         if (b->id.node == node)
             shelf->slabs_that_fit += count_slabs_that_fit(b->free_pages, least);
     return shelf->slabs_that_fit;

@@ -52,7 +52,7 @@ static int set_release_request(far_task *t, far_request *r, void *ctx) {
     far_store *s = far_store_of(t);
     block_request *wanted = ctx;
     pthread_mutex_lock(&s->lock);
-    bool fresh = r->number != s->observed || far_epoch_known(t) - s->observed_epoch < JOIN_EPOCHS;
+    bool fresh = r->number != s->handshake.observed || far_epoch_known(t) - s->handshake.observed_epoch < JOIN_EPOCHS;
     pthread_mutex_unlock(&s->lock);
     wanted->joined = wanted->may_join && r->release_blocks && fresh;
     r->number = wanted->joined ? r->number : far_number_next(r->number);
@@ -89,7 +89,8 @@ static int wait_for_dropped_indexes(far_task *t) {
     far_pool *pool = far_task_pool(t);
     const uint64_t until = far_stall_deadline(t);
     int err = 0;
-    while (err == 0 && (far_dropped_is_due(pool) || atomic_load_explicit(&pool->freeing_dropped, memory_order_relaxed)) &&
+    while (err == 0 &&
+           (far_dropped_is_due(pool) || atomic_load_explicit(&pool->freeing_dropped, memory_order_relaxed)) &&
            far_now(t) < until && !far_stall_has_refused(t)) {
         far_note_wait(t);
         far_point(t, "out_of_memory:dropped");
@@ -203,10 +204,13 @@ static int read_prospect(far_task *t, far_prospect *p) {
 static int check_refused(far_task *t) {
     const far_store *s = far_store_of(t);
     far_prospect now;
-    if (t->missed_bytes == 0 || s->refused_epoch == 0 || far_epoch_known(t) - s->refused_epoch >= REFUSED_EPOCHS)
+    if (t->missed_bytes == 0 || s->out_of_memory.refused_epoch == 0 ||
+        far_epoch_known(t) - s->out_of_memory.refused_epoch >= REFUSED_EPOCHS)
         return 0;
     int err = read_prospect(t, &now);
-    return err < 0 ? err : now.bytes < s->refused.bytes + t->missed_bytes && now.losses == s->refused.losses;
+    return err < 0 ? err
+                   : now.bytes < s->out_of_memory.refused.bytes + t->missed_bytes &&
+                         now.losses == s->out_of_memory.refused.losses;
 }
 
 
@@ -217,7 +221,7 @@ static int check_refused(far_task *t) {
 static int find_same_staller(far_task *t, far_stalled_client *b) {
     uint64_t epoch;
     int err = far_epoch_read(t, &epoch);
-    if (err < 0 || epoch != far_store_of(t)->stalled_epoch)
+    if (err < 0 || epoch != far_store_of(t)->out_of_memory.stalled_epoch)
         return err;
     return far_stalled_client_confirm(t, epoch, b, far_wait_for_next_epoch);
 }
@@ -227,10 +231,10 @@ static int find_same_staller(far_task *t, far_stalled_client *b) {
  * wait for that epoch again. */
 static void record_stalled_epoch(far_task *t, uint64_t epoch, uint64_t since) {
     far_store *s = far_store_of(t);
-    if (far_epoch_known(t) != epoch || s->stalled_epoch == epoch)
+    if (far_epoch_known(t) != epoch || s->out_of_memory.stalled_epoch == epoch)
         return;
-    s->stalled_epoch = epoch;
-    s->stalled_since = since;
+    s->out_of_memory.stalled_epoch = epoch;
+    s->out_of_memory.stalled_since = since;
 }
 
 
@@ -254,7 +258,7 @@ static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), voi
     far_prospect before = {0};
     int result = SHARED;
     assert(far_latch_is_held(t, FAR_LATCH_OUT_OF_MEMORY));
-    s->refused_epoch = 0;
+    s->out_of_memory.refused_epoch = 0;
     for (unsigned round = 0; result == SHARED && round <= SHARED_ROUNDS; round++) {
         if (far_epoch_known(t) != epoch)
             since = far_now(t);
@@ -284,8 +288,8 @@ static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), voi
     }
     record_stalled_epoch(t, epoch, since);
     if (result == ACKNOWLEDGED) {
-        s->refused_epoch = far_epoch_known(t);
-        s->refused = before;
+        s->out_of_memory.refused_epoch = far_epoch_known(t);
+        s->out_of_memory.refused = before;
     }
     return FAR_ERR_NO_MEMORY;
 }
@@ -306,7 +310,7 @@ static int retry_unless_stalled(far_task *t, int (*run)(far_task *t, void *arg),
     }
     if (stalled <= 0)
         return stalled < 0 ? stalled : err;
-    if (!far_stalled_client_may_be_evicted(t, &b, far_now(t) - far_store_of(t)->stalled_since))
+    if (!far_stalled_client_may_be_evicted(t, &b, far_now(t) - far_store_of(t)->out_of_memory.stalled_since))
         return fail_naming_staller(t, &b);
     int ended = far_stalled_client_evict(t, &b);
     if (ended < 0) /* the client cannot be evicted, which is an error of this session only if the session is lost */

@@ -53,11 +53,6 @@ static __attribute__((noinline)) void remove_chunk(far_memory *m, far_queue *q, 
 }
 
 
-__attribute__((cold)) void far_memory_note_leak(far_pool *pool) {
-    atomic_store_explicit(&pool->store->collection_due, true, memory_order_relaxed);
-}
-
-
 /* Appends the object to a queue of the session. All objects of one queue wait for the same number of epochs, so they
  * become free in order. A task that retires an object under an older pin than the previous object's only makes that
  * object wait a little longer. The last queue contains all types with very long waits; each object there has its own
@@ -183,7 +178,7 @@ static bool count_retired_and_check_epoch_due(far_task *t, far_memory *m, uint64
 
 static __attribute__((noinline)) bool record_invalid_free(far_store *s, far_addr addr) {
     pthread_mutex_lock(&s->lock);
-    s->invalid_free = addr | 1; /* the lowest bit is set so that the value is never 0 */
+    far_store_note_invalid_free(s, addr);
     pthread_mutex_unlock(&s->lock);
     return false;
 }
@@ -324,7 +319,7 @@ int far_reclaim_session(far_task *t, far_memory *m) {
 static void queue_surplus_returns(far_store *s) {
     const far_geometry *g = &s->pool->geometry;
     uint64_t bound = far_block_total(g) * g->block_bytes / REMOTE_SHARE;
-    if (s->remote_bytes > (bound < REMOTE_MIN ? REMOTE_MIN : bound))
+    if (s->lists.remote_bytes > (bound < REMOTE_MIN ? REMOTE_MIN : bound))
         far_remote_lists_queue_return(s);
 }
 
@@ -334,10 +329,8 @@ int far_returns_flush(far_task *t) {
     uint64_t bytes = 0;
     pthread_mutex_lock(&s->lock);
     queue_surplus_returns(s);
-    far_pending_return *objects = s->returns;
-    const size_t count = s->return_count, capacity = s->return_capacity;
-    s->returns = NULL;
-    s->return_count = s->return_capacity = 0;
+    far_pending_return *objects;
+    size_t capacity, count = far_returns_take(s, &objects, &capacity);
     pthread_mutex_unlock(&s->lock);
     if (count == 0)
         return 0;
@@ -346,12 +339,11 @@ int far_returns_flush(far_task *t) {
     int err = far_free_bits_add(t, objects, count);
     far_pages_free(objects, capacity * sizeof(*objects));
     pthread_mutex_lock(&s->lock);
-    assert(s->return_bytes >= bytes);
-    s->return_bytes -= bytes;
+    far_returns_count_executed(s, bytes);
     pthread_mutex_unlock(&s->lock);
     /* after a failed batch it is unknown which free bits were set, so a collection must find the objects whose bits
      * were not set */
     if (err < 0)
-        atomic_store_explicit(&s->collection_due, true, memory_order_relaxed);
+        far_memory_note_leak(s->pool);
     return err;
 }

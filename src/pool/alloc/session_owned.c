@@ -69,7 +69,7 @@ static void free_entry(far_memory *m, uint32_t at) {
     far_class *class = m->session_owned[at].class;
     far_addr addr = far_item_addr(remove_entry(m, at));
     if (m->session->lost)
-        atomic_store_explicit(&m->store->collection_due, true, memory_order_relaxed);
+        far_memory_note_leak(m->store->pool);
     else
         far_store_add_free(m->store, class, addr, UINT64_MAX);
 }

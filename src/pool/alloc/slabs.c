@@ -52,7 +52,7 @@ static far_owned_block *find_slab_place(far_store *s, far_class *class, unsigned
                                         unsigned *pages) {
     far_owned_block *best = NULL;
     unsigned least = *pages, best_length = 0, best_free = 0;
-    for (far_owned_block *b = s->blocks[0]; b; b = b->next) {
+    for (far_owned_block *b = s->lists.blocks[0]; b; b = b->next) {
         unsigned at = 0, length = b->id.node != node ? 0 : find_smallest_hole(b->free_pages, least, &at);
         unsigned free_pages = (unsigned)__builtin_popcountll(b->free_pages);
         if (length == 0 || (best && (length > best_length || (length == best_length && free_pages >= best_free))))
@@ -267,7 +267,7 @@ int far_slabs_take_all_returned(far_task *t) {
     for (unsigned i = 0; i < FAR_BINS && result >= 0; i++) {
         pthread_mutex_lock(&s->lock);
         /* the loop needs no lock, because classes are only added at the head of the list, and never removed */
-        far_class *class = s->classes[i];
+        far_class *class = s->lists.classes[i];
         pthread_mutex_unlock(&s->lock);
         for (; class && result >= 0; class = class->next)
             for (unsigned node = 0; node < far_geometry_of(t)->nodes && result >= 0; node++)
@@ -293,7 +293,8 @@ int far_slab_release(far_task *t, far_addr base, bool dropped) {
     far_owned_block *b = slab->block; /* b stays valid, because only the task in the store removes blocks */
     unsigned page = slab->page, pages = slab->pages;
     bool touched = slab->carved > 0;
-    b->used |= touched;
+    if (touched)
+        far_owned_block_note_use(b);
     far_slab_remove(s, slab);
     pthread_mutex_unlock(&s->lock);
 
@@ -323,7 +324,7 @@ static int free_empty_blocks(far_task *t) {
         far_block_id id = {0, 0};
         bool used = false;
         pthread_mutex_lock(&s->lock);
-        far_owned_block *b = s->blocks[0];
+        far_owned_block *b = s->lists.blocks[0];
         while (b && b->free_pages != UINT64_MAX)
             b = b->next;
         if (b) {
@@ -334,8 +335,7 @@ static int free_empty_blocks(far_task *t) {
         pthread_mutex_unlock(&s->lock);
         if (!b)
             return 0;
-        if (id.index < s->free_from[id.node])
-            s->free_from[id.node] = id.index;
+        far_block_search_begin_at(s, id);
         uint64_t word = far_block_pack(&mine);
         int done = far_block_cas_state(t, id, &word, &(far_block_state){.kind = FAR_BLOCK_FREE, .used = used});
         if (done <= 0)
@@ -343,7 +343,7 @@ static int free_empty_blocks(far_task *t) {
                             : far_fail(FAR_ERR_CORRUPT,
                                        "block %u of node %u: its entry does not name this client as the owner any more",
                                        id.index, id.node);
-        s->full_epoch[id.node] = 0;
+        far_block_search_note_full(s, id.node, 0);
         pthread_mutex_lock(&s->lock);
         far_headroom_set_free_blocks(s, id.node, s->headroom[id.node].free_blocks + 1);
         pthread_mutex_unlock(&s->lock);
@@ -365,8 +365,7 @@ static far_addr find_releasable_slab(far_store *s, bool all) {
 static bool update_idle_ticks(far_store *s) {
     bool any = false;
     for (far_slab *slab = far_slab_next(s, NULL); slab; slab = far_slab_next(s, slab)) {
-        slab->idle_ticks = far_slab_is_free(slab) && !slab->class->stable ? slab->idle_ticks + 1 : 0;
-        any |= slab->idle_ticks > 0;
+        any |= far_slab_count_idle_tick(slab);
     }
     return any;
 }
@@ -375,11 +374,11 @@ static bool update_idle_ticks(far_store *s) {
 int far_slabs_trim(far_task *t, bool all) {
     far_store *s = far_store_of(t);
     assert(s->block_task == t);
-    if (!all && !atomic_exchange_explicit(&s->trim_due, false, memory_order_relaxed))
+    if (!all && !far_store_take_trim_due(s))
         return 0;
     pthread_mutex_lock(&s->lock);
     if (!all && update_idle_ticks(s))
-        atomic_store_explicit(&s->trim_due, true, memory_order_relaxed);
+        far_store_note_free_slab(s);
     pthread_mutex_unlock(&s->lock);
     for (;;) {
         pthread_mutex_lock(&s->lock);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAGAZINE_BYTES 2048 /* bytes that a magazine takes from the store at once */
+#define MAGAZINE_BYTES 2048        /* bytes that a magazine takes from the store at once */
 #define RETURNS_BYTES  (16u << 10) /* bytes of the list of pending returns before it is enlarged */
 
 const far_type far_pool_type = {.name = "pool", .align = 64};
@@ -55,7 +55,7 @@ static void find_open_index(far_store *s, far_class *class) {
 
 
 far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t size, bool stable) {
-    far_class **bucket = &s->classes[class_bucket(uid, type, size)];
+    far_class **bucket = &s->lists.classes[class_bucket(uid, type, size)];
     for (far_class *c = *bucket; c; c = c->next)
         if (c->uid == uid && c->type == type && c->size == size)
             return c;
@@ -77,18 +77,46 @@ far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t siz
 }
 
 
+static void free_classes(far_store *s) {
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        while (s->lists.classes[i]) {
+            far_class *c = s->lists.classes[i];
+            s->lists.classes[i] = c->next;
+            for (unsigned n = 0; n < store_geometry(s)->nodes; n++)
+                free(c->on_node[n].remote.items);
+            free(c);
+        }
+}
+
+
+bool far_free_lists_open(far_store *s) {
+    s->lists.owned_blocks = calloc(far_block_total(store_geometry(s)), sizeof(*s->lists.owned_blocks));
+    return s->lists.owned_blocks != NULL;
+}
+
+
+void far_free_lists_free(far_store *s) {
+    for (far_owned_block *b; (b = far_owned_block_next(s, NULL));)
+        far_owned_block_remove(s, b);
+    free_classes(s);
+    far_pages_free(s->lists.returns, s->lists.return_capacity * sizeof(*s->lists.returns));
+    free(s->lists.owned_blocks);
+}
+
+
 /* ---- Blocks and slabs ---- */
 
 far_owned_block *far_owned_block_at(const far_store *s, far_addr addr) {
     far_block_id id;
     return far_block_of(store_geometry(s), addr, &id)
-               ? atomic_load_explicit(&s->owned_blocks[far_block_number(store_geometry(s), id)], memory_order_relaxed)
+               ? atomic_load_explicit(&s->lists.owned_blocks[far_block_number(store_geometry(s), id)],
+                                      memory_order_relaxed)
                : NULL;
 }
 
 
 static void link_block(far_store *s, far_owned_block *b) {
-    far_owned_block **list = &s->blocks[b->free_pages == 0];
+    far_owned_block **list = &s->lists.blocks[b->free_pages == 0];
     b->next = *list;
     b->link = list;
     if (b->next)
@@ -129,8 +157,8 @@ void far_owned_block_set_free_pages(far_store *s, far_owned_block *b, uint64_t f
 
 far_owned_block *far_owned_block_next(const far_store *s, const far_owned_block *b) {
     if (!b)
-        return s->blocks[0] ? s->blocks[0] : s->blocks[1];
-    return !b->next && b->free_pages != 0 ? s->blocks[1] : b->next;
+        return s->lists.blocks[0] ? s->lists.blocks[0] : s->lists.blocks[1];
+    return !b->next && b->free_pages != 0 ? s->lists.blocks[1] : b->next;
 }
 
 
@@ -144,9 +172,9 @@ far_owned_block *far_owned_block_add(far_store *s, far_block_id id, bool used, u
     b->free_pages = UINT64_MAX;
     assert(!far_owned_block_at(s, far_block_base(store_geometry(s), id))); /* no block is owned twice */
     link_block(s, b);
-    s->block_count++;
+    s->lists.block_count++;
     far_headroom_count_pages(s, id.node, 0, UINT64_MAX);
-    atomic_store_explicit(&s->owned_blocks[far_block_number(store_geometry(s), id)], b, memory_order_release);
+    atomic_store_explicit(&s->lists.owned_blocks[far_block_number(store_geometry(s), id)], b, memory_order_release);
     return b;
 }
 
@@ -154,10 +182,11 @@ far_owned_block *far_owned_block_add(far_store *s, far_block_id id, bool used, u
 void far_owned_block_remove(far_store *s, far_owned_block *b) {
     for (far_slab *slab; (slab = far_slab_in(b, NULL));)
         far_slab_remove(s, slab);
-    assert(far_owned_block_at(s, far_block_base(store_geometry(s), b->id)) == b && s->block_count > 0);
-    atomic_store_explicit(&s->owned_blocks[far_block_number(store_geometry(s), b->id)], NULL, memory_order_release);
+    assert(far_owned_block_at(s, far_block_base(store_geometry(s), b->id)) == b && s->lists.block_count > 0);
+    atomic_store_explicit(&s->lists.owned_blocks[far_block_number(store_geometry(s), b->id)], NULL,
+                          memory_order_release);
     unlink_block(b);
-    s->block_count--;
+    s->lists.block_count--;
     far_headroom_count_pages(s, b->id.node, b->free_pages, 0);
     free(b);
 }
@@ -194,15 +223,15 @@ far_slab *far_slab_next(const far_store *s, const far_slab *previous) {
 
 /* Counts `objects` more objects of the slab as in the store. */
 static void count_stored(far_store *s, far_slab *slab, uint64_t objects) {
-    s->store_bytes += objects * slab->class->size;
+    s->lists.store_bytes += objects * slab->class->size;
     slab->class->on_node[slab->block->id.node].stored += objects;
 }
 
 
 static void count_not_stored(far_store *s, far_slab *slab, uint64_t objects) {
     far_class_on_node *shelf = &slab->class->on_node[slab->block->id.node];
-    assert(s->store_bytes >= objects * slab->class->size && shelf->stored >= objects);
-    s->store_bytes -= objects * slab->class->size;
+    assert(s->lists.store_bytes >= objects * slab->class->size && shelf->stored >= objects);
+    s->lists.store_bytes -= objects * slab->class->size;
     shelf->stored -= objects;
 }
 
@@ -256,8 +285,7 @@ far_slab *far_slab_add(far_store *s, far_owned_block *block, unsigned page, unsi
     count_stored(s, slab, objects);
     /* An adopted block may contain slabs of a dropped index, and an operation that was running when the index was dropped
      * may cut a new one. The next tick then compares the slabs with the catalog again (pool/gc/dropped.c). */
-    if (far_class_index_is_gone(class))
-        s->catalog_seen = UINT64_MAX;
+    s->lists.gone_slabs += far_class_index_is_gone(class);
     return slab;
 }
 
@@ -331,22 +359,61 @@ void far_store_set_black(far_store *s, far_addr addr) {
 
 
 static bool enlarge_returns(far_store *s) {
-    const size_t bytes = s->return_capacity * sizeof(*s->returns);
-    void *larger = s->returns ? far_pages_enlarge(s->returns, bytes, 2 * bytes) : far_pages_alloc(RETURNS_BYTES);
+    const size_t bytes = s->lists.return_capacity * sizeof(*s->lists.returns);
+    void *larger =
+        s->lists.returns ? far_pages_enlarge(s->lists.returns, bytes, 2 * bytes) : far_pages_alloc(RETURNS_BYTES);
     if (!larger)
         return false;
-    s->returns = larger;
-    s->return_capacity = bytes ? 2 * s->return_capacity : RETURNS_BYTES / sizeof(*s->returns);
+    s->lists.returns = larger;
+    s->lists.return_capacity = bytes ? 2 * s->lists.return_capacity : RETURNS_BYTES / sizeof(*s->lists.returns);
     return true;
 }
 
 
 /* If there is no local memory for the list, the object leaks; a later collection frees it. */
 void far_store_queue_return(far_store *s, far_class *class, far_addr addr) {
-    if (s->return_count == s->return_capacity && !enlarge_returns(s))
+    if (s->lists.return_count == s->lists.return_capacity && !enlarge_returns(s))
         return;
-    s->returns[s->return_count++] = (far_pending_return){addr, class};
-    s->return_bytes += class->size;
+    s->lists.returns[s->lists.return_count++] = (far_pending_return){addr, class};
+    s->lists.return_bytes += class->size;
+}
+
+
+size_t far_returns_take(far_store *s, far_pending_return **objects, size_t *capacity) {
+    size_t count = s->lists.return_count;
+    *objects = s->lists.returns;
+    *capacity = s->lists.return_capacity;
+    s->lists.returns = NULL;
+    s->lists.return_count = s->lists.return_capacity = 0;
+    return count;
+}
+
+
+void far_returns_count_executed(far_store *s, uint64_t bytes) {
+    assert(s->lists.return_bytes >= bytes);
+    s->lists.return_bytes -= bytes;
+}
+
+
+void far_store_note_invalid_free(far_store *s, far_addr addr) {
+    s->lists.invalid_free = addr | 1; /* the lowest bit is set so that the value is never 0 */
+}
+
+
+far_addr far_store_take_invalid_free(far_store *s) {
+    far_addr addr = s->lists.invalid_free;
+    s->lists.invalid_free = 0;
+    return addr;
+}
+
+
+void far_store_note_free_slab(far_store *s) {
+    atomic_store_explicit(&s->lists.trim_due, true, memory_order_relaxed);
+}
+
+
+bool far_store_take_trim_due(far_store *s) {
+    return atomic_exchange_explicit(&s->lists.trim_due, false, memory_order_relaxed);
 }
 
 
@@ -356,7 +423,7 @@ void far_store_withdraw(far_store *s, far_slab *slab, uint32_t number) {
     slab->stored--;
     count_not_stored(s, slab, 1);
     update_open_list(slab);
-    s->invalid_free = (far_slab_base(s, slab) + number * slab->class->size) | 1;
+    far_store_note_invalid_free(s, far_slab_base(s, slab) + number * slab->class->size);
 }
 
 
@@ -369,7 +436,7 @@ static void add_own_object(far_store *s, far_slab *slab, uint32_t number) {
     count_stored(s, slab, 1);
     update_open_list(slab);
     if (far_slab_is_free(slab))
-        atomic_store_explicit(&s->trim_due, true, memory_order_relaxed);
+        far_store_note_free_slab(s);
 }
 
 
@@ -378,7 +445,7 @@ void far_store_add_free(far_store *s, far_class *class, far_addr addr, uint64_t 
     far_slab *slab = find_counting_slab(s, class, addr);
     if (slab && !find_handed_out_object(s, slab, addr, &number)) {
         /* the object is free already or was never handed out, so far memory is damaged; the next check reports it */
-        s->invalid_free = addr | 1;
+        far_store_note_invalid_free(s, addr);
         return;
     }
     if (slab) {
@@ -388,12 +455,12 @@ void far_store_add_free(far_store *s, far_class *class, far_addr addr, uint64_t 
     /* the block is own, but the slab of the object is another one, because the index of the object was dropped */
     if (far_address_is_own(s, addr))
         return;
-    if (s->walk || pin <= s->observed_epoch) {
+    if (s->handshake.walk || pin <= s->handshake.observed_epoch) {
         far_store_queue_return(s, class, addr);
         return;
     }
     if (far_items_add(&class->on_node[far_addr_node(addr)].remote, addr))
-        s->remote_bytes += class->size;
+        s->lists.remote_bytes += class->size;
 }
 
 
@@ -404,7 +471,7 @@ void far_magazine_add(far_memory *m, far_class *class, far_addr addr, uint64_t p
     far_items *magazine = !bin ? NULL : &bin->magazine[far_addr_node(addr)];
     far_slab *slab = find_counting_slab(s, class, addr);
     bool may = slab ? find_handed_out_object(s, slab, addr, &number)
-                    : !(far_address_is_own(s, addr) || s->walk || pin <= s->observed_epoch);
+                    : !(far_address_is_own(s, addr) || s->handshake.walk || pin <= s->handshake.observed_epoch);
     if (!magazine || magazine->count >= 2 * class->quantum || !may || !far_items_add(magazine, addr)) {
         far_store_add_free(s, class, addr, pin);
         return;
@@ -421,8 +488,8 @@ static unsigned take_remote(far_store *s, far_class *class, unsigned node, unsig
     unsigned taken = 0;
     while (taken < wanted && list->count > 0) {
         items[taken++] = list->items[--list->count];
-        assert(s->remote_bytes >= class->size);
-        s->remote_bytes -= class->size;
+        assert(s->lists.remote_bytes >= class->size);
+        s->lists.remote_bytes -= class->size;
     }
     return taken;
 }
@@ -519,6 +586,36 @@ far_bin *far_bin_look_up(far_memory *m, far_index *index, unsigned type, uint64_
 }
 
 
+void far_bins_free(far_memory *m) {
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        while (m->bins[i]) {
+            far_bin *b = m->bins[i];
+            m->bins[i] = b->next;
+            for (unsigned n = 0; n < store_geometry(m->store)->nodes; n++)
+                free(b->magazine[n].items);
+            free(b);
+        }
+}
+
+
+bool far_magazine_refill(far_memory *m, far_bin *bin, unsigned node) {
+    far_items *magazine = &bin->magazine[node];
+    uint64_t items[FAR_MAGAZINE_OBJECTS];
+    while (magazine->capacity - magazine->count < bin->class->quantum)
+        if (!far_items_enlarge(magazine))
+            return magazine->count > 0;
+    pthread_mutex_lock(&m->store->lock);
+    unsigned taken = far_store_take(m->store, bin->class, node, bin->class->quantum, false, items);
+    pthread_mutex_unlock(&m->store->lock);
+    /* the order is reversed because a magazine is a stack, so the object that was taken from the store first is handed
+     * out first */
+    for (unsigned i = taken; i-- > 0;)
+        magazine->items[magazine->count++] = items[i];
+    m->magazine_bytes += taken * bin->class->size;
+    return magazine->count > 0;
+}
+
+
 /* Calls the callback for the objects in the magazines of one bin. */
 static void visit_magazines(far_store *s, far_memory *m, far_bin *b, const far_visit *v) {
     for (unsigned n = 0; n < store_geometry(s)->nodes; n++) {
@@ -563,7 +660,7 @@ void far_store_visit(far_store *s, const far_visit *visit) {
 static void queue_return_of_list(far_store *s, far_class *class, far_items *list) {
     while (list->count > 0) {
         far_store_queue_return(s, class, list->items[--list->count]);
-        s->remote_bytes -= class->size;
+        s->lists.remote_bytes -= class->size;
     }
     free(list->items);
     *list = (far_items){0};
@@ -571,11 +668,11 @@ static void queue_return_of_list(far_store *s, far_class *class, far_items *list
 
 
 void far_remote_lists_queue_return(far_store *s) {
-    for (unsigned i = 0; s->remote_bytes > 0 && i < FAR_BINS; i++)
-        for (far_class *c = s->classes[i]; c; c = c->next)
+    for (unsigned i = 0; s->lists.remote_bytes > 0 && i < FAR_BINS; i++)
+        for (far_class *c = s->lists.classes[i]; c; c = c->next)
             for (unsigned n = 0; n < store_geometry(s)->nodes; n++)
                 queue_return_of_list(s, c, &c->on_node[n].remote);
-    assert(s->remote_bytes == 0);
+    assert(s->lists.remote_bytes == 0);
 }
 
 
@@ -596,7 +693,7 @@ void far_memory_index_closed(far_pool *pool, far_index *index) {
     far_store *s = pool->store;
     pthread_mutex_lock(&s->lock);
     for (unsigned i = 0; i < FAR_BINS; i++)
-        for (far_class *c = s->classes[i]; c; c = c->next)
+        for (far_class *c = s->lists.classes[i]; c; c = c->next)
             if (c->uid != 0 && far_class_index(c) == index)
                 atomic_store_explicit(&c->index, NULL, memory_order_release);
     pthread_mutex_unlock(&s->lock);
@@ -606,7 +703,7 @@ void far_memory_index_closed(far_pool *pool, far_index *index) {
 void far_memory_uid_closed(far_store *s, uint32_t uid) {
     pthread_mutex_lock(&s->lock);
     for (unsigned i = 0; i < FAR_BINS; i++)
-        for (far_class *c = s->classes[i]; c; c = c->next)
+        for (far_class *c = s->lists.classes[i]; c; c = c->next)
             if (c->uid == uid)
                 atomic_store_explicit(&c->index, NULL, memory_order_release);
     pthread_mutex_unlock(&s->lock);

@@ -93,7 +93,7 @@ struct far_class {
     uint64_t size;
     /* number of objects that a magazine takes from the store at once; it has room for twice as many */
     unsigned quantum;
-    bool stable;   /* the memory of its objects is reused only for the same class while the index exists (alloc.h) */
+    bool stable; /* the memory of its objects is reused only for the same class while the index exists (alloc.h) */
     _Atomic(const far_type *) info; /* NULL until the index is opened in this handle for the first time */
     _Atomic(far_index *) index;     /* NULL while the index is not open here; written under the store's lock */
     far_class *next;                /* next entry in the same hash bucket */
@@ -109,7 +109,7 @@ struct far_owned_block {
     uint32_t session_owned;
     uint64_t free_pages;             /* one bit per page, set if the page is free */
     far_slab *slab[FAR_BLOCK_PAGES]; /* the slab that contains the page, or NULL */
-    far_owned_block *next, **link;   /* links of one of the two lists far_store.blocks */
+    far_owned_block *next, **link;   /* links of one of the two lists far_free_lists.blocks */
 };
 
 /* A pending return: a free remote object that must be returned to the owner of its block. */
@@ -216,87 +216,119 @@ typedef struct far_prospect {
 /* Copies of words of the superblock, as a tick of this handle last read them. Read without a lock. */
 typedef struct far_superblock_copy {
     _Atomic uint64_t done, wanted, swept, catalog, uids;
-    atomic_uint collector;
 } far_superblock_copy;
 
-typedef struct far_store {
-    far_pool *pool;
-    uint64_t retire_batch_bytes; /* a session with at least so many retired bytes requests the next epoch */
+/* The parts of the store. Each part is written by one file, which the comment names; the other files read it, and change
+ * it through functions of that file (tests/install/writers.sh). */
 
-    /* The last collection that this handle observed, and the last one for which all own blocks are swept. While they
-     * differ the handle keeps black bits. Written under the lock, read without it by far_sweep_is_pending. */
-    _Atomic uint32_t collection, swept;
-
-    pthread_mutex_t sessions_lock;
-    far_memory *sessions; /* list of the memories of all open sessions */
-
-    pthread_mutex_t lock; /* protects the rest of the structure except where noted */
-
-    /* Blocks and free objects */
+/* Blocks and free objects, protected by far_store.lock except where noted (store.c). */
+typedef struct far_free_lists {
     far_class *classes[FAR_BINS];
-    _Atomic(far_owned_block *) *owned_blocks; /* by block number; written under the lock, read without it by
-                                                 far_address_is_own */
+    _Atomic(far_owned_block *) *owned_blocks; /* by block number; read without the lock by far_address_is_own */
     /* two lists, [0] of the blocks with free pages and [1] of the blocks without free pages */
     far_owned_block *blocks[2];
     uint32_t block_count;
-    far_headroom *headroom; /* per memory node */
-    atomic_bool is_scarce;  /* true if some node has no more free blocks than its headroom; written under the lock */
-    /* address, with the lowest bit set, of an object that was freed although no object in use starts there, or that is
-     * still in use; 0 if there was none since the last check */
-    far_addr invalid_free;
-    uint64_t store_bytes;        /* bytes of all own objects that are in the store */
-    uint64_t remote_bytes;       /* bytes of all remote objects in the lists far_class_on_node.remote */
+    uint64_t store_bytes;  /* bytes of all own objects that are in the store */
+    uint64_t remote_bytes; /* bytes of all remote objects in the lists far_class_on_node.remote */
     /* the list of pending returns, in memory of base/pages.h; NULL if its capacity is 0 */
     far_pending_return *returns;
     size_t return_count, return_capacity;
     /* bytes of the pending returns, and of the returns that a task is executing now */
     uint64_t return_bytes;
-    far_items dropped_uids;      /* indexes that this handle dropped; their memory in unowned blocks is not freed yet */
+    uint64_t gone_slabs; /* number of slabs that were added although their index was not open here, or was dropped */
+    /* address, with the lowest bit set, of an object that was freed although no object in use starts there, or that is
+     * still in use; 0 if there was none since the last check */
+    far_addr invalid_free;
+    atomic_bool trim_due; /* true if some slabs may have become entirely free */
+} far_free_lists;
 
-    /* Block work. Only the task that is in the store (far_store_enter) uses these fields. */
-    far_task *block_task;
-    unsigned next_node;      /* memory node for the next slab that may be on any node */
-    uint32_t *free_from;     /* per memory node, the index of the block where the search for free blocks begins */
-    uint64_t gathered_epoch; /* epoch in which alloc.c last gathered all free memory that it could find */
+/* Searches of the block table (exchange.c). Only the task that is in the store uses the fields without an atomic type. */
+typedef struct far_block_search {
+    uint32_t *free_from; /* per memory node, the index of the block where the search for free blocks begins */
     /* per memory node, the last epoch in which no block was found there, apart from the headroom */
     uint64_t *full_epoch;
+    /* true after a session was lost, because this handle may own blocks that owned_blocks does not contain */
+    atomic_bool recovery_due;
+} far_block_search;
 
-    /* The request that this handle observed last (pool/gc/request.c). */
+/* The request that this handle observed last, and copies of the words of the superblock (pool/gc/request.c). Protected by
+ * far_store.lock, except for the fields with an atomic type. */
+typedef struct far_handshake {
     uint32_t observed; /* number of the last observed request */
     /* pins up to this epoch may hold remote objects that they got before the handle observed the request */
     uint64_t observed_epoch;
-    bool walk;         /* true while a mark phase may be in progress, so that no remote object may be handed out */
-    bool missed_sweep; /* true if a collection was not swept here before the next one was observed */
-    uint32_t released_for;      /* number of the last request for which blocks were released */
-    bool release_blocks;        /* the request demands that handles release blocks with free space */
-
-    /* Copies of words that are published in far memory */
+    bool walk;           /* true while a mark phase may be in progress, so that no remote object may be handed out */
+    bool release_blocks; /* the request demands that handles release blocks with free space */
+    /* The last collection that this handle observed. While it differs from the last one that is swept here, the handle
+     * keeps black bits. Read without the lock by far_sweep_is_pending. */
+    _Atomic uint32_t collection;
     far_superblock_copy superblock;
+    /* true if memory leaked, so that the next tick must request a collection (FAR_SUPER_LOSSES) */
+    atomic_bool collection_due;
+} far_handshake;
+
+/* The sweep phase in the own blocks (pool/gc/sweep.c). Protected by far_store.lock. */
+typedef struct far_sweep {
+    _Atomic uint32_t swept; /* the last collection for which all own blocks are swept; also read without the lock */
+    uint64_t leaked;        /* bytes that the sweep phase of the last collection found leaked in own blocks */
+    bool missed_sweep;      /* true if a collection was not swept here before the next one was observed */
+} far_sweep;
+
+/* Memory of dropped indexes (pool/gc/dropped.c). Protected by far_store.lock. */
+typedef struct far_dropped {
+    far_items dropped_uids; /* indexes that this handle dropped; their memory in unowned blocks is not freed yet */
+    /* the version of the catalog, and the value of gone_slabs, for which the own slabs were last compared with the
+     * catalog */
+    uint64_t catalog_seen, gone_slabs_seen;
+} far_dropped;
+
+/* Ticks, and what they publish in the registry entry (upkeep.c). Protected by far_store.lock. */
+typedef struct far_upkeep {
+    atomic_bool ticking;        /* true while a tick of this store is running */
+    uint64_t tick_epoch;        /* epoch in which the last tick ran */
+    uint32_t released_for;      /* number of the last request for which blocks were released */
     far_handle_usage published; /* the amounts that the registry entry contains */
     /* the amounts as measured at the last tick; they are published when two ticks agree */
     far_handle_usage last_tick_usage;
-    uint64_t catalog_seen; /* version of the catalog with which the own slabs were last compared (gc/dropped.c) */
+} far_upkeep;
 
-    /* Ticks */
-    atomic_bool ticking;  /* true while a tick of this store is running */
-    uint64_t tick_epoch;  /* epoch in which the last tick ran */
-    uint64_t leaked;      /* bytes that the sweep phase of the last collection found leaked in own blocks */
-    atomic_bool trim_due; /* true if some slabs may have become entirely free */
-    /* true after a session was lost, because this handle may own blocks that owned_blocks does not contain */
-    atomic_bool recovery_due;
-    /* true if memory leaked, so that the next tick must request a collection (FAR_SUPER_LOSSES) */
-    atomic_bool collection_due;
-
-    /* Collection */
-    /* true while a task of this handle runs a collection, or briefly prevents other tasks from starting one */
-    atomic_bool collecting;
-    uint64_t marks_max; /* most bytes of local memory for mark bitmaps; a larger pool is collected in parts */
-
-    /* Out-of-memory path (out_of_memory.c); written by the task that holds FAR_LATCH_OUT_OF_MEMORY. */
+/* The out-of-memory path (out_of_memory.c). Used by the task that holds FAR_LATCH_OUT_OF_MEMORY. */
+typedef struct far_out_of_memory {
     uint64_t refused_epoch; /* epoch in which the last search for memory failed; 0 if it succeeded or was incomplete */
     far_prospect refused;   /* the prospect of free memory when that search began */
     uint64_t stalled_epoch; /* the epoch that another client prevented from advancing when no memory was found */
     uint64_t stalled_since; /* time since which stalled_epoch has not advanced */
+} far_out_of_memory;
+
+typedef struct far_store {
+    /* Set when the store is opened, and the list of sessions (store_life.c) */
+    far_pool *pool;
+    uint64_t retire_batch_bytes; /* a session with at least so many retired bytes requests the next epoch */
+    uint64_t marks_max;          /* most bytes of local memory for mark bitmaps; a larger pool is collected in parts */
+    far_task *block_task;        /* the task that is in the store (far_store_enter) */
+    pthread_mutex_t sessions_lock;
+    far_memory *sessions; /* list of the memories of all open sessions */
+
+    pthread_mutex_t lock; /* protects the parts that say so */
+
+    /* The headroom (headroom.c), protected by the lock */
+    far_headroom *headroom; /* per memory node */
+    atomic_bool is_scarce;  /* true if some node has no more free blocks than its headroom; read without the lock */
+
+    /* Allocations with verbs (alloc.c). Only the task that is in the store uses these fields. */
+    unsigned next_node;      /* memory node for the next slab that may be on any node */
+    uint64_t gathered_epoch; /* epoch in which all free memory that could be found was last gathered */
+
+    /* true while a task of this handle runs a collection (pool/gc/collect.c) */
+    atomic_bool collecting;
+
+    far_free_lists lists;
+    far_block_search search;
+    far_handshake handshake;
+    far_sweep sweep;
+    far_dropped dropped;
+    far_upkeep upkeep;
+    far_out_of_memory out_of_memory;
 } far_store;
 
 extern const far_type far_pool_type; /* the type of the pool's own objects, which belong to no index */
@@ -316,7 +348,7 @@ static inline far_memory *far_memory_of(const far_task *t) {
 static inline bool far_address_is_own(const far_store *s, far_addr addr) {
     far_block_id id;
     return far_block_of(&s->pool->geometry, addr, &id) &&
-           atomic_load_explicit(&s->owned_blocks[far_block_number(&s->pool->geometry, id)], memory_order_acquire);
+           atomic_load_explicit(&s->lists.owned_blocks[far_block_number(&s->pool->geometry, id)], memory_order_acquire);
 }
 
 
@@ -325,14 +357,19 @@ static inline bool far_address_is_own(const far_store *s, far_addr addr) {
  * collection visits every session afterwards, under the lock of that session, and sets the black bits there. A caller
  * that reads the old value here is therefore followed by that visit. */
 static inline bool far_sweep_is_pending(const far_store *s) {
-    return atomic_load_explicit(&s->collection, memory_order_relaxed) !=
-           atomic_load_explicit(&s->swept, memory_order_relaxed);
+    return atomic_load_explicit(&s->handshake.collection, memory_order_relaxed) !=
+           atomic_load_explicit(&s->sweep.swept, memory_order_relaxed);
 }
 
 
 /* ---- Local structures, without verbs (store.c) ----
  *
  * The caller holds the store's lock unless the comment names another lock. */
+
+/* Allocates the lists of blocks when the store is opened; returns false if there is no local memory. far_free_lists_free
+ * frees all local structures of this part. */
+bool far_free_lists_open(far_store *s);
+void far_free_lists_free(far_store *s);
 
 /* Returns the class of objects of this index, type and size; creates it if needed. Returns NULL if there is no local
  * memory. */
@@ -342,7 +379,7 @@ far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t siz
 far_owned_block *far_owned_block_at(const far_store *s, far_addr addr);
 /* Adds a block that this handle owns now; all its pages are free. Returns NULL if there is no local memory. */
 far_owned_block *far_owned_block_add(far_store *s, far_block_id id, bool used, uint32_t stamp);
-/* Sets which pages of the block are free. Also moves the block to the other list of far_store.blocks if its last free
+/* Sets which pages of the block are free. Also moves the block to the other list of far_free_lists.blocks if its last free
  * page was taken, or its first one became free. */
 void far_owned_block_set_free_pages(far_store *s, far_owned_block *block, uint64_t free_pages);
 /* Iterates over all own blocks. Returns the block after `block` (the first one if `block` is NULL), or NULL after the
@@ -411,6 +448,39 @@ void far_store_add_free(far_store *s, far_class *class, far_addr addr, uint64_t 
 void far_store_queue_return(far_store *s, far_class *class, far_addr addr);
 /* Removes from the store an object that a collection found to be in use, so that it is not handed out. */
 void far_store_withdraw(far_store *s, far_slab *slab, uint32_t number);
+/* Takes the whole list of pending returns; the caller executes them and frees the memory of `capacity` entries. Returns
+ * their number. far_returns_count_executed is called when the returns were executed. */
+size_t far_returns_take(far_store *s, far_pending_return **objects, size_t *capacity);
+void far_returns_count_executed(far_store *s, uint64_t bytes);
+/* Records for the next check that an address was freed where no object was in use. far_store_take_invalid_free returns
+ * the recorded address, with the lowest bit set, or 0, and forgets it. */
+void far_store_note_invalid_free(far_store *s, far_addr addr);
+far_addr far_store_take_invalid_free(far_store *s);
+/* Records that some slabs may be entirely free. far_store_take_trim_due returns whether that was recorded, and forgets
+ * it. Callers need no lock. */
+void far_store_note_free_slab(far_store *s);
+bool far_store_take_trim_due(far_store *s);
+
+
+/* Records the last collection for which nothing in the block remains to be swept. */
+static inline void far_owned_block_set_stamp(far_owned_block *block, uint32_t collection) {
+    block->stamp = collection;
+}
+
+
+/* Records that memory of the block was in use. */
+static inline void far_owned_block_note_use(far_owned_block *block) {
+    block->used = true;
+}
+
+
+/* Counts for how many ticks the slab has been entirely free. Returns whether it is. */
+static inline bool far_slab_count_idle_tick(far_slab *slab) {
+    slab->idle_ticks = far_slab_is_free(slab) && !slab->class->stable ? slab->idle_ticks + 1 : 0;
+    return slab->idle_ticks > 0;
+}
+
+
 /* Adds an object that became free like far_store_add_free, but prefers the session's magazine while that has room,
  * because memory that was used last should be handed out next. The caller holds both locks. */
 void far_magazine_add(far_memory *m, far_class *class, far_addr addr, uint64_t pin);
@@ -445,6 +515,19 @@ far_bin *far_bin_look_up(far_memory *m, far_index *index, unsigned type, uint64_
 
 static inline far_recent *far_recent_entry(far_memory *m, unsigned type, uint64_t size) {
     return &m->recent[(type + size / FAR_GRANULE) % FAR_RECENT];
+}
+
+
+/* Fills the magazine from the store. Returns whether the magazine contains an object. */
+bool far_magazine_refill(far_memory *m, far_bin *bin, unsigned node);
+void far_bins_free(far_memory *m); /* frees the bins of a session; the objects in their magazines leak */
+
+
+/* Takes an object from a magazine that is not empty. */
+static inline uint64_t far_magazine_take(far_memory *m, far_bin *bin, unsigned node) {
+    far_items *magazine = &bin->magazine[node];
+    m->magazine_bytes -= bin->class->size;
+    return magazine->items[--magazine->count];
 }
 
 
@@ -547,6 +630,16 @@ typedef enum {
 } far_release_scope;
 int far_blocks_release(far_task *t, far_release_scope which);
 
+/* Allocates and frees the state of searches for free blocks. far_block_search_open returns false if there is no local
+ * memory. */
+bool far_block_search_open(far_store *s);
+void far_block_search_free(far_store *s);
+/* Records that a search in this epoch found no block on the node, apart from the headroom; epoch 0: forgets that. */
+void far_block_search_note_full(far_store *s, unsigned node, uint64_t epoch);
+void far_block_search_forget_full(far_store *s);               /* forgets it for all nodes */
+void far_block_search_begin_at(far_store *s, far_block_id id); /* the block is free, so the next search begins there */
+
+void far_blocks_schedule_recovery(far_store *s); /* makes the next tick call far_blocks_recover_unknown */
 /* Called after a session was lost and is fenced. Adds blocks to the store that this handle owns according to the block
  * table, but that the store does not contain. */
 int far_blocks_recover_unknown(far_task *t);
@@ -583,11 +676,19 @@ bool far_has_retired(far_store *s, uint64_t up_to, bool remote_only);
 int far_sweep_step(far_task *t);
 /* Returns whether the collection that was observed last can be swept now. Callers need not be in the store. */
 bool far_sweep_is_due(far_store *s);
+/* Called with the store's lock when the handle observes a new collection. `missed` says that the previous one was not
+ * swept in all own blocks. */
+void far_sweep_begin(far_store *s, bool missed);
 /* Sweeps a block that was just adopted, before any of its objects is handed out. */
 int far_sweep_block(far_task *t, far_owned_block *block);
 
 /* ---- pool/gc/request.c ---- */
 
+/* Records the words DONE and LOSSES_COLLECTED that this handle has written as the collector. */
+void far_superblock_copy_done(far_pool *pool, uint64_t done);
+void far_superblock_copy_collected(far_pool *pool, uint64_t losses);
+/* Returns whether far_memory_note_leak was called since the last call of this function. */
+bool far_memory_take_leak_note(far_pool *pool);
 /* Turns the remote objects in magazines and lists into pending returns. */
 void far_remote_objects_queue_return(far_store *s);
 /* A callback for far_visit.retired that sets the object black if it is own, and leaves it in the queue. */
@@ -601,8 +702,8 @@ int far_handle_usage_sum(far_task *t, far_handle_usage *sum);
 
 /* ---- headroom.c ---- */
 
-/* Returns an array with the headroom of each node, or NULL if there is no local memory. */
-far_headroom *far_headroom_new(const far_geometry *g);
+/* Sets the headroom of each node when the store is opened. Returns false if there is no local memory. */
+bool far_headroom_open(far_store *s);
 /* Records that the free pages in own blocks of a node change from the first set to the second one. The caller holds the
  * store's lock. */
 void far_headroom_count_pages(far_store *s, unsigned node, uint64_t before, uint64_t after);
@@ -637,6 +738,10 @@ static inline void far_session_owned_forget(far_memory *m, far_addr addr) {
 
 
 /* ---- alloc.c ---- */
+
+/* Sets where the first search of the store, or of the session, begins. */
+void far_alloc_open(far_store *s);
+void far_alloc_open_session(far_memory *m);
 
 /* Makes the next allocations search everywhere, although a search in the same epoch found nothing. */
 void far_store_search_again(far_task *t);

@@ -17,10 +17,6 @@
 #define PILE_MAX    (4u << 20)
 #define SMALL_SHARE 64
 
-static unsigned node_count(const far_store *s) {
-    return s->pool->geometry.nodes;
-}
-
 
 /* ---- One task at a time ---- */
 
@@ -58,21 +54,9 @@ void far_batch_restore(far_task *t, far_saved_batch saved) {
 
 static void free_store(far_store *s) {
     assert(!s->block_task);
-    for (far_owned_block *b; (b = far_owned_block_next(s, NULL));)
-        far_owned_block_remove(s, b);
-    for (unsigned i = 0; i < FAR_BINS; i++)
-        while (s->classes[i]) {
-            far_class *c = s->classes[i];
-            s->classes[i] = c->next;
-            for (unsigned n = 0; n < node_count(s); n++)
-                free(c->on_node[n].remote.items);
-            free(c);
-        }
-    far_pages_free(s->returns, s->return_capacity * sizeof(*s->returns));
-    free(s->dropped_uids.items);
-    free(s->owned_blocks);
-    free(s->free_from);
-    free(s->full_epoch);
+    far_free_lists_free(s);
+    free(s->dropped.dropped_uids.items);
+    far_block_search_free(s);
     free(s->headroom);
     pthread_mutex_destroy(&s->sessions_lock);
     pthread_mutex_destroy(&s->lock);
@@ -96,15 +80,11 @@ int far_store_open(far_pool *pool) {
         return far_fail(FAR_ERR_NO_MEMORY, "no local memory for the lists of a pool handle");
     s->pool = pool;
     s->retire_batch_bytes = retire_batch_bytes_for(&pool->geometry);
-    s->owned_blocks = calloc(far_block_total(&pool->geometry), sizeof(*s->owned_blocks));
-    s->free_from = calloc(pool->geometry.nodes, sizeof(*s->free_from));
-    s->full_epoch = calloc(pool->geometry.nodes, sizeof(*s->full_epoch));
-    s->headroom = far_headroom_new(&pool->geometry);
-    s->next_node = pool->team.own->id % pool->geometry.nodes;
     s->marks_max = MARKS_MAX;
     pthread_mutex_init(&s->sessions_lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
-    if (!s->owned_blocks || !s->free_from || !s->full_epoch || !s->headroom) {
+    far_alloc_open(s);
+    if (!far_free_lists_open(s) || !far_block_search_open(s) || !far_headroom_open(s)) {
         free_store(s);
         return far_fail(FAR_ERR_NO_MEMORY, "no local memory for the lists of a pool handle");
     }
@@ -129,7 +109,7 @@ int far_memory_open(far_session *session) {
     assert(!session->memory);
     m->session = session;
     m->store = s;
-    m->next_node = session->id;
+    far_alloc_open_session(m);
     session->memory = m;
     pthread_mutex_lock(&s->sessions_lock);
     m->next = s->sessions;
@@ -168,14 +148,7 @@ void far_memory_close(far_session *session) {
         far_mutex_unlock(&own_memory->lock);
     pthread_mutex_unlock(&s->sessions_lock);
 
-    for (unsigned i = 0; i < FAR_BINS; i++)
-        while (m->bins[i]) {
-            far_bin *b = m->bins[i];
-            m->bins[i] = b->next;
-            for (unsigned n = 0; n < node_count(s); n++)
-                free(b->magazine[n].items);
-            free(b);
-        }
+    far_bins_free(m);
     far_queues_free(m);
     free(m->session_owned);
     free(m);

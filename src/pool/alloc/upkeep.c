@@ -31,8 +31,8 @@ static far_handle_usage measure_usage(far_store *s) {
     }
     pthread_mutex_unlock(&s->sessions_lock);
     pthread_mutex_lock(&s->lock);
-    now.free_bytes += s->store_bytes + s->remote_bytes + s->return_bytes;
-    now.settled = far_swept_pack(s->swept, s->leaked);
+    now.free_bytes += s->lists.store_bytes + s->lists.remote_bytes + s->lists.return_bytes;
+    now.settled = far_swept_pack(s->sweep.swept, s->sweep.leaked);
     pthread_mutex_unlock(&s->lock);
     return now;
 }
@@ -63,9 +63,10 @@ static int publish_usage(far_task *t, bool at_once) {
     far_addr entry = far_client_entry(far_task_pool(t)->team.own->id);
     const far_handle_usage now = measure_usage(s);
     pthread_mutex_lock(&s->lock);
-    bool due = memcmp(&now, &s->published, sizeof(now)) != 0 &&
-               (at_once || now.settled != s->published.settled || memcmp(&now, &s->last_tick_usage, sizeof(now)) == 0);
-    s->last_tick_usage = now;
+    bool due = memcmp(&now, &s->upkeep.published, sizeof(now)) != 0 &&
+               (at_once || now.settled != s->upkeep.published.settled ||
+                memcmp(&now, &s->upkeep.last_tick_usage, sizeof(now)) == 0);
+    s->upkeep.last_tick_usage = now;
     pthread_mutex_unlock(&s->lock);
     if (!due)
         return 0;
@@ -74,7 +75,7 @@ static int publish_usage(far_task *t, bool at_once) {
     int err = far_wait(t);
     pthread_mutex_lock(&s->lock);
     if (err == 0)
-        s->published = now;
+        s->upkeep.published = now;
     pthread_mutex_unlock(&s->lock);
     return err;
 }
@@ -86,8 +87,8 @@ static int publish_usage(far_task *t, bool at_once) {
  * retired before the request was observed, so that the space of such objects is free too. */
 static bool must_release_blocks(far_store *s) {
     pthread_mutex_lock(&s->lock);
-    bool must = s->release_blocks && s->released_for != s->observed;
-    uint64_t epoch = s->observed_epoch;
+    bool must = s->handshake.release_blocks && s->upkeep.released_for != s->handshake.observed;
+    uint64_t epoch = s->handshake.observed_epoch;
     pthread_mutex_unlock(&s->lock);
     return must && !far_has_retired(s, epoch, false);
 }
@@ -99,13 +100,13 @@ static int do_block_work(far_task *t) {
     int err = 0;
     assert(s->block_task == t && t->pin.epoch != 0);
     pthread_mutex_lock(&s->lock);
-    uint32_t heard = s->observed;
+    uint32_t heard = s->handshake.observed;
     pthread_mutex_unlock(&s->lock);
-    if (atomic_exchange_explicit(&s->recovery_due, false, memory_order_relaxed))
+    if (atomic_load_explicit(&s->search.recovery_due, memory_order_relaxed))
         err = far_blocks_recover_unknown(t);
     if (err == 0 && must_release_blocks(s) && (err = far_blocks_release(t, FAR_RELEASE_WITH_ROOM)) == 0) {
         pthread_mutex_lock(&s->lock);
-        s->released_for = heard;
+        s->upkeep.released_for = heard;
         pthread_mutex_unlock(&s->lock);
     }
     if (err == 0)
@@ -117,8 +118,9 @@ static int do_block_work(far_task *t) {
 
 
 static bool has_block_work(far_store *s) {
-    return must_release_blocks(s) || far_sweep_is_due(s) || atomic_load_explicit(&s->trim_due, memory_order_relaxed) ||
-           atomic_load_explicit(&s->recovery_due, memory_order_relaxed);
+    return must_release_blocks(s) || far_sweep_is_due(s) ||
+           atomic_load_explicit(&s->lists.trim_due, memory_order_relaxed) ||
+           atomic_load_explicit(&s->search.recovery_due, memory_order_relaxed);
 }
 
 
@@ -126,8 +128,8 @@ static int tick_with_pin(far_task *t) {
     far_store *s = far_store_of(t);
     uint64_t epoch = far_epoch_known(t);
     pthread_mutex_lock(&s->lock);
-    bool new_epoch = s->tick_epoch != epoch;
-    s->tick_epoch = epoch;
+    bool new_epoch = s->upkeep.tick_epoch != epoch;
+    s->upkeep.tick_epoch = epoch;
     pthread_mutex_unlock(&s->lock);
     if (new_epoch) {
         far_session_owned_free_closed(s);
@@ -139,10 +141,8 @@ static int tick_with_pin(far_task *t) {
         err = more = do_block_work(t);
         far_store_leave(t);
     }
-    if (err >= 0 && atomic_exchange_explicit(&s->collection_due, false, memory_order_relaxed))
+    if (err >= 0 && far_memory_take_leak_note(s->pool))
         err = far_collection_request(t);
-    if (err >= 0 && far_is_wrongly_named_collector(s->pool))
-        err = far_collector_name_clear(t);
     if (err >= 0)
         err = publish_usage(t, new_epoch);
     return err < 0 ? err : more;
@@ -151,10 +151,10 @@ static int tick_with_pin(far_task *t) {
 
 static bool has_tick_work(far_task *t, far_store *s) {
     pthread_mutex_lock(&s->lock);
-    bool work = s->return_count > 0 || s->tick_epoch != far_epoch_known(t);
+    bool work = s->lists.return_count > 0 || s->upkeep.tick_epoch != far_epoch_known(t);
     pthread_mutex_unlock(&s->lock);
-    return work || has_block_work(s) || atomic_load_explicit(&s->collection_due, memory_order_relaxed) ||
-           far_is_wrongly_named_collector(s->pool) || far_memory_has_unpublished_usage(s->pool);
+    return work || has_block_work(s) || atomic_load_explicit(&s->handshake.collection_due, memory_order_relaxed) ||
+           far_memory_has_unpublished_usage(s->pool);
 }
 
 
@@ -163,7 +163,8 @@ int far_memory_tick(far_task *t) {
     /* While a lost session is not fenced, its verbs may still change blocks and bits, so the tick does nothing. */
     if (t->session->lost || t->pin.epoch != 0 ||
         atomic_load_explicit(&far_task_pool(t)->epochs.current, memory_order_relaxed) == 0 || !has_tick_work(t, s) ||
-        far_pins_are_unfenced(far_task_pool(t)) || atomic_exchange_explicit(&s->ticking, true, memory_order_acquire))
+        far_pins_are_unfenced(far_task_pool(t)) ||
+        atomic_exchange_explicit(&s->upkeep.ticking, true, memory_order_acquire))
         return 0;
     int err = far_pin_take(t);
     if (err == 0) {
@@ -172,7 +173,7 @@ int far_memory_tick(far_task *t) {
         far_batch_restore(t, saved);
         far_pin_drop(t);
     }
-    atomic_store_explicit(&s->ticking, false, memory_order_release);
+    atomic_store_explicit(&s->upkeep.ticking, false, memory_order_release);
     return err;
 }
 
@@ -183,7 +184,7 @@ bool far_memory_has_unpublished_usage(far_pool *pool) {
     far_store *s = pool->store;
     far_handle_usage now = measure_usage(s);
     pthread_mutex_lock(&s->lock);
-    bool untold = memcmp(&now, &s->published, sizeof(now)) != 0;
+    bool untold = memcmp(&now, &s->upkeep.published, sizeof(now)) != 0;
     pthread_mutex_unlock(&s->lock);
     return untold;
 }
@@ -207,7 +208,7 @@ bool far_memory_prepare_quiescence(far_pool *pool) {
     far_store *s = pool->store;
     far_remote_objects_queue_return(s);
     pthread_mutex_lock(&s->lock);
-    bool busy = s->return_bytes > 0 || atomic_load_explicit(&pool->freeing_dropped, memory_order_relaxed);
+    bool busy = s->lists.return_bytes > 0 || atomic_load_explicit(&pool->freeing_dropped, memory_order_relaxed);
     pthread_mutex_unlock(&s->lock);
     bool retired = far_has_retired(s, UINT64_MAX, false);
     if (retired)
@@ -217,18 +218,18 @@ bool far_memory_prepare_quiescence(far_pool *pool) {
 }
 
 
-/* Returns whether a quiescent handle must become active because of this request word. There are three possible reasons:
- * a collection is done and not swept in its blocks, the request demands the release of blocks, or the request word
- * wrongly names this handle as the collector. */
+/* Returns whether a quiescent handle must become active because of this request word. There are two possible reasons: a
+ * collection is done and not swept in its blocks, or the request demands the release of blocks. */
 bool far_memory_must_become_active(far_pool *pool, uint64_t word) {
     far_store *s = pool->store;
     far_request r = far_request_unpack(word);
-    uint64_t done = atomic_load_explicit(&s->superblock.done, memory_order_acquire);
+    uint64_t done = atomic_load_explicit(&s->handshake.superblock.done, memory_order_acquire);
     pthread_mutex_lock(&s->lock);
-    bool wanted = s->block_count > 0 && ((r.collection != s->swept && far_done_collection(done) == r.collection) ||
-                                         (r.release_blocks && r.number != s->observed));
+    bool wanted =
+        s->lists.block_count > 0 && ((r.collection != s->sweep.swept && far_done_collection(done) == r.collection) ||
+                                     (r.release_blocks && r.number != s->handshake.observed));
     pthread_mutex_unlock(&s->lock);
-    return wanted || far_is_wrongly_named_collector(pool);
+    return wanted;
 }
 
 
@@ -315,9 +316,10 @@ int far_memory_give_back_all(far_task *t) {
     if (err == 0)
         err = release_everything(t);
     pthread_mutex_lock(&s->lock);
-    bool left = some > 0 || s->dropped_uids.count > 0 || s->block_count > 0 || s->return_bytes > 0;
+    bool left = some > 0 || s->dropped.dropped_uids.count > 0 || s->lists.block_count > 0 || s->lists.return_bytes > 0;
     pthread_mutex_unlock(&s->lock);
-    left |= far_has_retired(s, UINT64_MAX, false) || atomic_load_explicit(&s->collection_due, memory_order_relaxed);
+    left |= far_has_retired(s, UINT64_MAX, false) ||
+            atomic_load_explicit(&s->handshake.collection_due, memory_order_relaxed);
     if (err == 0 && left)
         err = far_collection_request(t);
     far_batch_restore(t, saved);

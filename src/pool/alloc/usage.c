@@ -188,8 +188,7 @@ static int check_block(far_task *t, void *ctx, far_tables *b) {
 void far_memory_check_invalid_free(far_task *t, far_report *report) {
     far_store *s = far_store_of(t);
     pthread_mutex_lock(&s->lock);
-    far_addr addr = s->invalid_free;
-    s->invalid_free = 0;
+    far_addr addr = far_store_take_invalid_free(s);
     pthread_mutex_unlock(&s->lock);
     if (addr != 0)
         far_report_problem(report, "%#llx was freed, but no object was in use there, or the object is still in use",
@@ -197,13 +196,13 @@ void far_memory_check_invalid_free(far_task *t, far_report *report) {
 }
 
 
-int far_memory_check(far_task *t, far_report *report) {
+int far_memory_check(far_task *t, bool mends, far_report *report) {
     block_check c = {.t = t, .g = far_geometry_of(t), .report = report};
     assert(t->pin.epoch == 0);
     int wanted = far_collection_is_requested(t);
     if (wanted < 0)
         return wanted;
-    c.at_rest = wanted == 0;
+    c.at_rest = wanted == 0 && !mends;
     far_memory_check_invalid_free(t, report);
     return far_tables_each(t, NULL, check_block, &c);
 }

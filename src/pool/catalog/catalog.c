@@ -350,9 +350,11 @@ static int assign_uid_and_secret(far_task *t, const far_catalog_view *before, fa
                         "--repair' corrects "
                         "it)",
                         (unsigned)given + 1);
-    index->uid = (uint32_t)given + 1;
+    uint8_t secret[FAR_SECRET_BYTES];
     far_host *host = far_task_fabric(t)->host;
-    host->ops->secret(host, index->secret, sizeof(index->secret));
+    host->ops->secret(host, secret, sizeof(secret));
+    far_index_set_uid(index, (uint32_t)given + 1);
+    far_index_set_secret(index, secret);
     return 0;
 }
 
@@ -362,7 +364,7 @@ static int write_record(far_task *t, far_index *index) {
     int err = far_alloc(t, NULL, FAR_POOL_TYPE_RECORD, sizeof(far_index_record), 0, 0, &object);
     if (err < 0)
         return err;
-    index->record = object.addr;
+    far_index_set_record(index, object.addr);
     far_index_record record = {.magic = FAR_RECORD_MAGIC, .uid = index->uid, .descriptor = index->descriptor};
     memcpy(record.secret, index->secret, sizeof(record.secret));
     strncpy(record.kind, index->kind->name, sizeof(record.kind) - 1);
@@ -419,9 +421,7 @@ int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind
     far_index *made = far_index_new(far_task_pool(t), kind, name, 0);
     if (!made)
         return far_fail(FAR_ERR_NO_MEMORY, "not enough local memory to create an index");
-    if (options)
-        strncpy(made->options_text, options, FAR_OPTIONS_TEXT_MAX);
-    err = far_index_options_parse(kind, options, made->options);
+    err = far_index_set_options(made, options);
     if (err >= 0)
         err = far_index_options_check_sizes(far_task_pool(t), made->options);
     bool opened = false;

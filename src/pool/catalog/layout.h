@@ -125,6 +125,12 @@ void far_catalog_unpin(far_task *t);
 /* adds the unpublished change of the key count to the index's record; returns with a pin if there is a change */
 int far_catalog_publish_key_counts(far_task *t, far_index *index);
 far_index *far_index_new(far_pool *pool, const far_index_kind *kind, const char *name, uint32_t uid);
+/* Set what a creation of the index determines step by step. far_index_set_options returns an error if the options are
+ * not valid for the kind. */
+void far_index_set_uid(far_index *index, uint32_t uid);
+void far_index_set_secret(far_index *index, const uint8_t secret[FAR_SECRET_BYTES]);
+void far_index_set_record(far_index *index, far_addr record);
+int far_index_set_options(far_index *index, const char *options);
 void far_index_free(far_index *index);
 /* Adds the index, with one reference, to the handle's list of open indexes. The caller confirms afterwards, under the
  * pin under which it read the catalog or published the index, that the index is still listed. */

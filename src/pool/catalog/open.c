@@ -119,10 +119,7 @@ int far_index_refuse_if_dropped(far_task *t, uint32_t uid) {
 /* ---- Key counts ---- */
 
 int far_catalog_publish_key_counts(far_task *t, far_index *index) {
-    int64_t delta = 0;
-    for (unsigned i = 0; i < FAR_KEY_COUNT_DELTAS; i++)
-        if (atomic_load_explicit(&index->key_count_deltas[i].keys, memory_order_relaxed) != 0)
-            delta += atomic_exchange_explicit(&index->key_count_deltas[i].keys, 0, memory_order_relaxed);
+    int64_t delta = far_index_take_key_count(index);
     if (delta == 0)
         return 0;
     /* the record is not reused while the pin is held: README.md */
@@ -148,6 +145,38 @@ far_index *far_index_new(far_pool *pool, const far_index_kind *kind, const char 
     index->lenient = pool->options.salvage;
     snprintf(index->name, sizeof(index->name), "%s", name);
     return index;
+}
+
+
+void far_index_set_uid(far_index *index, uint32_t uid) {
+    index->uid = uid;
+}
+
+
+void far_index_set_secret(far_index *index, const uint8_t secret[FAR_SECRET_BYTES]) {
+    memcpy(index->secret, secret, sizeof(index->secret));
+}
+
+
+void far_index_set_record(far_index *index, far_addr record) {
+    index->record = record;
+}
+
+
+void far_index_set_descriptor(far_index *index, far_addr descriptor) {
+    index->descriptor = descriptor;
+}
+
+
+int far_index_set_options(far_index *index, const char *options) {
+    if (options)
+        snprintf(index->options_text, sizeof(index->options_text), "%s", options);
+    return far_index_options_parse(index->kind, options, index->options);
+}
+
+
+void far_index_set_lenient(far_index *index, bool lenient) {
+    index->lenient = lenient;
 }
 
 
@@ -177,7 +206,7 @@ void far_index_link(far_index *index) {
     index->linked = ++pool->indexes_linked;
     index->next = pool->indexes;
     pool->indexes = index;
-    pool->status_changed = true;
+    far_status_note_change(pool);
     pthread_mutex_unlock(&pool->lock);
     far_pool_reference(pool);
 }
@@ -194,7 +223,7 @@ static void unlink_index(far_index *index) {
         if (far_index_is_dropped(index))
             atomic_fetch_sub_explicit(&pool->dropped_open, 1, memory_order_relaxed);
     }
-    pool->status_changed = true;
+    far_status_note_change(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -306,11 +335,10 @@ static int open_with_kind(far_task *t, const far_catalog_entry *entry, const far
     if (!made)
         return far_fail(FAR_ERR_NO_MEMORY, "not enough local memory to open an index");
     made->budget = budget;
-    made->record = entry->record;
-    made->descriptor = record->descriptor;
-    memcpy(made->secret, record->secret, sizeof(made->secret));
-    strcpy(made->options_text, record->options);
-    int err = far_index_options_parse(kind, made->options_text, made->options);
+    far_index_set_secret(made, record->secret);
+    far_index_set_record(made, entry->record);
+    far_index_set_descriptor(made, record->descriptor);
+    int err = far_index_set_options(made, record->options);
     if (err >= 0) {
         uint32_t key = t->index_key;
         uint64_t pin = t->pin.epoch;

@@ -75,6 +75,21 @@ static void store_seq_cst(_Atomic uint64_t *word, uint64_t value) {
 }
 
 
+void far_epochs_open(far_epochs *epochs) {
+    atomic_init(&epochs->known, FAR_EPOCH_FIRST);
+}
+
+
+void far_epochs_open_reader(far_epochs *epochs) {
+    store_seq_cst(&epochs->current, FAR_EPOCH_FIRST);
+}
+
+
+void far_epoch_keep_active(far_pool *pool) {
+    atomic_store_explicit(&pool->epochs.keep_active, true, memory_order_relaxed);
+}
+
+
 static bool try_lock_state(far_epochs *epochs) {
     unsigned off = 0;
     return atomic_compare_exchange_strong_explicit(&epochs->waking, &off, 1, memory_order_acquire,
@@ -190,6 +205,15 @@ static int publish_pin(far_task *t, uint64_t epoch, uint32_t acknowledged) {
 }
 
 
+static int fail_unprotected(const far_task *t) {
+    return far_fail(
+        FAR_ERR_CORRUPT,
+        "the registry entry of this pool handle (client %u) is damaged, so other clients may reuse memory that "
+        "it reads: close the handle and open the pool again",
+        far_task_pool(t)->team.own->id);
+}
+
+
 /* Activates a quiescent handle; the caller holds the lock `epochs.waking`. The function publishes, as the handle's pin,
  * the newest epoch that this handle has observed before. That epoch is at most the current epoch, so the published pin
  * can only be too old, which is safe; the next tick raises it. */
@@ -199,7 +223,7 @@ static int activate_handle(far_task *t) {
     uint64_t word = load_seq_cst(&epochs->known);
     superblock_copy c;
     assert(t->pin.epoch == 0 && load_seq_cst(&epochs->current) == 0);
-    int err = resolve_failed_write(t);
+    int err = epochs->unprotected ? fail_unprotected(t) : resolve_failed_write(t);
     if (err < 0)
         return err;
     /* `published` is set before the WRITE, so that a tick withdraws the pin if the WRITE fails */
@@ -338,8 +362,7 @@ int far_pin_take_slow(far_task *t) {
 int far_pin_take(far_task *t) {
     bool has_pin = t->pin.epoch != 0;
     int err = far_pin_take_inline(t);
-    if (err < 0 || has_pin ||
-        atomic_load_explicit(&far_task_pool(t)->dropped_open, memory_order_relaxed) == 0)
+    if (err < 0 || has_pin || atomic_load_explicit(&far_task_pool(t)->dropped_open, memory_order_relaxed) == 0)
         return err;
     if ((err = far_index_refuse_if_dropped(t, t->index_key)) < 0)
         far_pin_drop(t);
@@ -654,53 +677,45 @@ typedef struct advance_attempt {
 } advance_attempt;
 
 
-/* Returns whether our registry entry is damaged. Only this handle writes its pin and its acknowledged request, so any
- * other value in the entry is damage. */
-static bool entry_is_damaged(far_task *t, const far_client *client) {
-    const far_epochs *epochs = &far_task_pool(t)->epochs;
-    return client->pin != load_seq_cst(&epochs->published) || client->answered != epochs->answered;
-}
-
-
-/* Writes our registry entry again after it was damaged. Returns 1, which means that the epoch does not advance in this
- * tick, or an error. */
-static int rewrite_entry(far_task *t) {
-    const far_epochs *epochs = &far_task_pool(t)->epochs;
-    int err = publish_pin(t, load_seq_cst(&epochs->published), epochs->answered);
-    return err < 0 ? err : 1;
-}
-
-
-/* Returns whether the state word shows that this session was fenced, or that its id was issued again. Then the entry of
- * the session is not repaired; the next verb of the session reports that it was fenced. */
+/* Returns whether the state word shows that this session was fenced, or that its id was issued again. That is no damage;
+ * the next verb of the session reports that it was fenced. */
 static bool session_was_ended(const far_session *s, uint64_t word) {
     far_client_state state = far_client_state_of(word);
     return state == FAR_CLIENT_FENCED || (state == FAR_CLIENT_LIVE && far_client_generation_of(word) != s->generation);
 }
 
 
-/* Repairs the state word of a live session of this handle. A word that names another handle would keep that handle
- * registered for ever, and a word that marks the entry free would allow the id to be issued again. Returns 1 if the
- * word was repaired, so that the epoch does not advance in this tick. */
-static int repair_state_word(far_task *t, unsigned id, const far_client *client) {
+/* Returns whether an entry of this handle is damaged. Only this handle writes its pin and its acknowledged request, and
+ * the state word of a live session does not change, so any other value is damage. */
+static bool own_entry_is_damaged(far_task *t, unsigned id, const far_client *client) {
+    const far_epochs *epochs = &far_task_pool(t)->epochs;
     const far_session *own = far_task_pool(t)->team.own, *s = id == own->id ? own : t->session;
-    uint64_t right = far_client_pack(FAR_CLIENT_LIVE, s->generation, own->id), old;
-    if (id != s->id || client->word == right || session_was_ended(s, client->word))
-        return 0;
-    int err = far_cas_word(t, far_client_entry(id), client->word, right, &old);
-    return err < 0 ? err : 1;
+    if (id != s->id || session_was_ended(s, client->word))
+        return false;
+    uint64_t published = load_seq_cst(&epochs->published);
+    bool is_ours = client->word == far_client_pack(FAR_CLIENT_LIVE, s->generation, own->id);
+    return !is_ours || (s == own && published != PUBLISHED_UNKNOWN &&
+                        (client->pin != published || client->answered != epochs->answered));
 }
 
 
-/* Visitor of the registry scan before an advance. Repairs our own entries if they are damaged. Returns 1 if the entry
- * prevents the advance. An entry does not count if its handle has no live session. */
+/* Ends the use of this handle, because other clients may not see its pins and may reuse memory that its operations read.
+ * The handle takes no new pin, and its published pin stays. So if the entry still contains that pin, the epoch does not
+ * advance past operations that are running. The objects in its lists stay there, because other clients may take them
+ * for leaked and free them; they are found by a collection after the handle is closed. */
+static void stop_taking_pins(far_epochs *epochs) {
+    assert(atomic_load_explicit(&epochs->waking, memory_order_relaxed) == 1);
+    epochs->unprotected = true;
+    store_seq_cst(&epochs->current, 0);
+}
+
+
+/* Visitor of the registry scan before an advance. Returns 1 if the entry prevents the advance, and FAR_ERR_CORRUPT if it
+ * is a damaged entry of this handle. An entry does not count if its handle has no live session. */
 static int check_entry_for_advance(far_task *t, void *ctx, unsigned id, const far_client *client) {
     const advance_attempt *attempt = ctx;
-    if (id == far_task_pool(t)->team.own->id && entry_is_damaged(t, client))
-        return rewrite_entry(t);
-    int mended = repair_state_word(t, id, client);
-    if (mended != 0)
-        return mended;
+    if (own_entry_is_damaged(t, id, client))
+        return fail_unprotected(t);
     if (client->pin == 0 || client->pin >= attempt->epoch || far_client_handle_of(client->word) != id)
         return 0;
     if (far_client_state_of(client->word) == FAR_CLIENT_LIVE && !attempt->check_liveness)
@@ -717,6 +732,8 @@ static int try_advance(far_task *t, uint64_t epoch) {
         return 0;
     advance_attempt attempt = {epoch, (epochs->failed_advances + 1) % ADVANCES_PER_LIVENESS_CHECK == 0};
     int err = far_clients_each(t, check_entry_for_advance, &attempt);
+    if (err == FAR_ERR_CORRUPT)
+        stop_taking_pins(epochs);
     if (err != 0) {
         epochs->failed_advances++;
         return err < 0 ? err : 0;
@@ -735,7 +752,7 @@ static int try_advance(far_task *t, uint64_t epoch) {
 static int tick_locked(far_task *t) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
     superblock_copy c;
-    int err = resolve_failed_write(t);
+    int err = epochs->unprotected ? fail_unprotected(t) : resolve_failed_write(t);
     if (err == 0)
         err = far_pins_release_fenced(t);
     if (err == 0)
@@ -746,6 +763,32 @@ static int tick_locked(far_task *t) {
     if (err == 0)
         err = publish_oldest_pin(t);
     return err < 0 ? err : try_advance(t, c.epoch);
+}
+
+
+/* Visitor of the registry scan of a check. */
+static int check_own_entry(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    (void)ctx;
+    return own_entry_is_damaged(t, id, client) ? fail_unprotected(t) : 0;
+}
+
+
+int far_epoch_check_entries(far_task *t) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    far_session_list *team = &far_task_pool(t)->team;
+    for (unsigned attempt = 0; !try_lock_state(epochs); attempt++) {
+        if (t->session == team->own || far_session_list_is_unattended(team))
+            /* the task that holds the lock may run in a session that only this thread can drive */
+            far_session_list_drive(team);
+        far_back_off(t, attempt);
+    }
+    int err = epochs->unprotected ? fail_unprotected(t) : resolve_failed_write(t);
+    if (err == 0)
+        err = far_clients_each(t, check_own_entry, NULL);
+    if (err == FAR_ERR_CORRUPT)
+        stop_taking_pins(epochs);
+    unlock_state(epochs);
+    return err;
 }
 
 

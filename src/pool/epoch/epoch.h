@@ -23,10 +23,10 @@ struct far_task;
 typedef struct far_epochs { /* The epoch state of a handle. epoch.c describes how it changes. */
     /* epoch of new pins; 0 if the handle is quiescent, so the next pin must activate it first */
     _Atomic uint64_t current;
-    _Atomic uint64_t known;     /* newest value of the global epoch that this handle has observed */
-    _Atomic uint64_t known_since; /* time at which this handle first observed that value */
-    _Atomic uint64_t published; /* epoch in our registry entry, as last written; 0 if no pin is published */
-    atomic_uint requests;       /* number of requested advances that are not yet served */
+    _Atomic uint64_t known;           /* newest value of the global epoch that this handle has observed */
+    _Atomic uint64_t known_since;     /* time at which this handle first observed that value */
+    _Atomic uint64_t published;       /* epoch in our registry entry, as last written; 0 if no pin is published */
+    atomic_uint requests;             /* number of requested advances that are not yet served */
     _Atomic uint64_t requested_since; /* time of the oldest such request */
     /* Lock of the epoch state: 1 while a task activates the handle or runs a tick. Other tasks retry. The fields below
      * without an atomic type belong to the task that holds this lock. */
@@ -36,11 +36,19 @@ typedef struct far_epochs { /* The epoch state of a handle. epoch.c describes ho
     _Atomic uint64_t stalled_client;
     _Atomic uint64_t refused_epoch; /* epoch at which an operation was last refused because of a stalled client */
     atomic_bool keep_active;        /* true if deferred work is left, so the handle must not become quiescent yet */
-    _Atomic uint64_t pins_used_at; /* time of the last tick that observed a pin taken or held */
-    bool write_unconfirmed;        /* true after a failed WRITE of our registry entry, which may still take effect */
-    unsigned failed_advances;      /* number of attempts to advance in a row that a published pin prevented */
-    uint32_t answered;             /* number of the request that our registry entry acknowledges (pool/gc/request.h) */
+    _Atomic uint64_t pins_used_at;  /* time of the last tick that observed a pin taken or held */
+    /* true after this handle found that its registry entry does not protect its pins any more because of damage; then
+     * the handle takes no pin until it is closed */
+    bool unprotected;
+    bool write_unconfirmed;   /* true after a failed WRITE of our registry entry, which may still take effect */
+    unsigned failed_advances; /* number of attempts to advance in a row that a published pin prevented */
+    uint32_t answered;        /* number of the request that our registry entry acknowledges (pool/gc/request.h) */
 } far_epochs;
+
+/* Sets the epoch state of a handle that is being opened. A handle that may only read publishes no pins, so it is active
+ * at the first epoch for ever, once far_epochs_open_reader was called. */
+void far_epochs_open(far_epochs *epochs);
+void far_epochs_open_reader(far_epochs *epochs);
 
 /* Takes a pin for the task. If the handle was quiescent, this costs one background round trip, and the call returns its
  * errors. */
@@ -87,6 +95,11 @@ void far_task_throttle(struct far_task *t, bool rests);
  * another tick can do more at once; 0 if nothing more can be done now. Sends no verb if the handle is quiescent and no
  * advance is requested. */
 int far_epoch_tick(struct far_task *t);
+/* Compares the registry entries of this handle with their copies in local memory. Returns FAR_ERR_CORRUPT if an entry is
+ * damaged; from then on, all calls of this handle that need a pin fail with this error. */
+int far_epoch_check_entries(struct far_task *t);
+/* Prevents the handle from becoming quiescent in the next tick, because deferred work is left. */
+void far_epoch_keep_active(far_pool *pool);
 /* returns true if only housekeeping has held pins for a while, so the handle may become quiescent */
 bool far_epoch_is_idle(const struct far_task *t);
 /* returns true if pins are held or were held recently, so ticks are needed */

@@ -2,6 +2,7 @@
  * failed, and the collector frees the ids of failed sessions. */
 #include "base/error.h"
 #include "pool/handle.h"
+#include "pool/report.h"
 #include "task/progress.h"
 
 #include <assert.h>
@@ -9,20 +10,22 @@
 #include <string.h>
 
 #define ENTRIES_PER_READ 64 /* number of registry entries that one READ reads */
-#define GENERATION_LAST  0xffffu
+/* the same for a READ of the whole registry, most of which is unused */
+#define ENTRIES_PER_LONG_READ 512
+#define GENERATION_LAST       0xffffu
 
 
 typedef int (*entry_visit)(far_task *t, void *ctx, unsigned id, const far_client *client);
 
 
-static int visit_entries(far_task *t, unsigned high, entry_visit each, void *ctx) {
+static int visit_entries(far_task *t, unsigned high, unsigned per_read, entry_visit each, void *ctx) {
     int err = 0;
     far_scratch_mark mark = far_scratch_here(t);
-    far_client *chunk = far_scratch(t, ENTRIES_PER_READ * sizeof(*chunk));
+    far_client *chunk = far_scratch(t, per_read * sizeof(*chunk));
     if (!chunk)
         return far_fail(FAR_ERR_NO_MEMORY, "not enough local memory to read the client registry");
-    for (unsigned first = 1; first <= high && err == 0; first += ENTRIES_PER_READ) {
-        unsigned count = high - first + 1 < ENTRIES_PER_READ ? high - first + 1 : ENTRIES_PER_READ;
+    for (unsigned first = 1; first <= high && err == 0; first += per_read) {
+        unsigned count = high - first + 1 < per_read ? high - first + 1 : per_read;
         far_read(t, far_client_entry(first), chunk, count * sizeof(*chunk));
         err = far_wait(t);
         for (unsigned i = 0; i < count && err == 0; i++)
@@ -49,49 +52,32 @@ static int raise_slots_high(far_task *t, unsigned id, unsigned high) {
 }
 
 
-static int find_last_used(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    unsigned *last = ctx;
-    (void)t;
-    if (client->word && id > *last)
-        *last = id;
-    return 0;
+/* Visits all entries, whatever the number of used entries says. */
+static int visit_all_entries(far_task *t, entry_visit each, void *ctx) {
+    return visit_entries(t, far_task_pool(t)->geometry.session_slots, ENTRIES_PER_LONG_READ, each, ctx);
 }
 
 
-/* Repairs the number of used entries. The current value `word` is damaged, so scans could miss entries beyond it. Sets
- * `*high` to the id of the last entry that was ever used, but not below the value that `*high` has before the call, and
- * writes `*high` to the superblock. */
-static int repair_slots_high(far_task *t, uint64_t word, unsigned *high) {
-    uint64_t old;
-    int err = visit_entries(t, far_task_pool(t)->geometry.session_slots, find_last_used, high);
-    return err < 0 ? err : far_cas_word(t, far_addr_make(0, FAR_SUPER_SLOTS_HIGH), word, *high, &old);
-}
-
-
-/* Reads the number of used entries. Entries of sessions of this handle are always included, even if the word is
- * damaged. */
+/* Reads the number of used entries. A damaged number that is too large only makes scans longer. If it is below the id of
+ * a session of this handle, other clients may not see that session and its pins. */
 static int read_slots_high(far_task *t, unsigned *high) {
     const far_session *own = far_task_pool(t)->team.own;
+    const unsigned slots = far_task_pool(t)->geometry.session_slots;
     uint64_t word;
     int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SLOTS_HIGH), &word);
-    *high = own && own->id > t->session->id ? own->id : t->session->id;
-    if (err < 0)
-        return err;
-    unsigned slots = far_task_pool(t)->geometry.session_slots;
-    bool damaged = word < *high || word > slots;
-    if (damaged && !far_task_fabric(t)->reads_only)
-        return repair_slots_high(t, word, high);
-    if (damaged)
-        word = slots;
-    *high = (unsigned)word;
-    return 0;
+    *high = word < slots ? (unsigned)word : slots;
+    if (err == 0 && (*high < t->session->id || (own && *high < own->id)))
+        err = far_fail(FAR_ERR_CORRUPT,
+                       "the number of used session ids is damaged, because it does not include client %u",
+                       t->session->id);
+    return err;
 }
 
 
 int far_clients_each(far_task *t, entry_visit each, void *ctx) {
     unsigned high;
     int err = read_slots_high(t, &high);
-    return err < 0 ? err : visit_entries(t, high, each, ctx);
+    return err < 0 ? err : visit_entries(t, high, ENTRIES_PER_READ, each, ctx);
 }
 
 
@@ -300,6 +286,74 @@ static int confirm_liveness(far_task *t, void *ctx, unsigned id, const far_clien
 
 int far_clients_check_liveness(far_task *t) {
     return far_clients_each(t, confirm_liveness, NULL);
+}
+
+
+/* ---- Checks and repairs of the registry ---- */
+
+static int find_last_used(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    (void)t;
+    if (client->word)
+        *(unsigned *)ctx = id;
+    return 0;
+}
+
+
+/* The entries are read before the word, because a client raises the word before its entry becomes live. A repair never
+ * excludes an id that a new client may be claiming at this moment: it raises a number that is too small, and it replaces
+ * one that is too large by the number of all ids. */
+int far_clients_check_used(far_task *t, bool repair, far_report *report) {
+    const far_addr at = far_addr_make(0, FAR_SUPER_SLOTS_HIGH);
+    const unsigned slots = far_task_pool(t)->geometry.session_slots;
+    unsigned last = 0;
+    uint64_t word, old;
+    int err = visit_all_entries(t, find_last_used, &last);
+    if (err == 0)
+        err = far_read_word(t, at, &word);
+    if (err < 0 || (word >= last && word <= slots))
+        return err;
+    if (repair)
+        return word < last ? raise_slots_high(t, last, (unsigned)word) : far_cas_word(t, at, word, slots, &old);
+    far_report_problem(report, "the number of used session ids is %llu, but %u ids were used, and the pool has %u",
+                       (unsigned long long)word, last, slots);
+    return 0;
+}
+
+
+/* Returns whether the id belongs to an open session of this handle. */
+static bool is_own_session(far_session_list *team, unsigned id) {
+    pthread_mutex_lock(&team->lock);
+    bool own = id == team->own->id && !team->own->lost;
+    for (const far_session *s = team->first; s && !own; s = s->next)
+        own = s->id == id && !s->lost;
+    pthread_mutex_unlock(&team->lock);
+    return own;
+}
+
+
+static int note_other_client(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    far_other_clients *others = ctx;
+    char words[FAR_CLIENT_DESCRIPTION];
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || is_own_session(&far_task_pool(t)->team, id))
+        return 0;
+    unsigned generation = far_client_generation_of(client->word);
+    int dead = far_client_confirm_failed(t, id, generation);
+    if (dead != 0)
+        return dead < 0 ? dead : 0;
+    size_t used = strlen(others->names);
+    others->count++;
+    /* the sessions of a handle belong to one process, so only system sessions are named if there are any */
+    if (used > 0 && far_client_handle_of(client->word) != id)
+        return 0;
+    far_client_describe(t, id, generation, words);
+    snprintf(others->names + used, sizeof(others->names) - used, "%s%s", used ? ", " : "", words);
+    return 0;
+}
+
+
+int far_clients_find_others(far_task *t, far_other_clients *others) {
+    *others = (far_other_clients){0};
+    return visit_all_entries(t, note_other_client, others);
 }
 
 

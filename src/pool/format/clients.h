@@ -114,9 +114,21 @@ int far_clients_live(far_task *t, unsigned *count); /* counts the sessions that 
 
 /* Calls `each` for every entry that was ever used, in ascending order of ids, with the content that a READ returned
  * after this call began. If `each` returns non-zero, the iteration ends with that value. `each` may run verbs in the
- * task. */
+ * task. Returns FAR_ERR_CORRUPT if the number of used entries is damaged, so that it excludes a session of this handle.
+ */
 int far_clients_each(far_task *t, int (*each)(far_task *t, void *ctx, unsigned id, const far_client *client),
                      void *ctx);
+
+/* The clients of other handles that live. */
+typedef struct far_other_clients {
+    unsigned count;  /* number of their sessions */
+    char names[160]; /* describes them in words, as many as fit */
+} far_other_clients;
+int far_clients_find_others(far_task *t, far_other_clients *others);
+
+/* Reports a damaged number of used entries, or corrects it with `repair`. */
+struct far_report;
+int far_clients_check_used(far_task *t, bool repair, struct far_report *report);
 
 /* Returns 1 if no session of this handle lives; `handle` is the id of its system session. Checks the liveness of every
  * session that is registered as live, and fences those that failed. */

@@ -10,7 +10,8 @@ static const far_addr record_addr = FAR_SUPER_FABRIC_RECORD; /* the address of t
 
 
 static bool record_is_sound(uint64_t word) {
-    return word == 0 || (word >> 32 == FAR_FABRIC_RECORD_MAGIC && (word & UINT32_MAX & ~(uint64_t)FAR_VIOLATED_ALL) == 0);
+    return word == 0 ||
+           (word >> 32 == FAR_FABRIC_RECORD_MAGIC && (word & UINT32_MAX & ~(uint64_t)FAR_VIOLATED_ALL) == 0);
 }
 
 
@@ -28,7 +29,8 @@ const char *far_violations_text(unsigned refuted, char text[FAR_VIOLATIONS_TEXT]
     text[0] = 0;
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (refuted & 1u << i)
-            length += snprintf(text + length, FAR_VIOLATIONS_TEXT - (size_t)length, "%s%s", length ? ", " : "", names[i]);
+            length +=
+                snprintf(text + length, FAR_VIOLATIONS_TEXT - (size_t)length, "%s%s", length ? ", " : "", names[i]);
     return text;
 }
 

@@ -56,7 +56,8 @@ static int wait_two_epochs(far_task *t) {
  * waiting, because in most cases the word has changed by then. Each wait is followed by several calls. The reason is a
  * client that acquires and releases a lock repeatedly and changes nothing else. Such a client may hold the lock at some
  * of these moments, but hardly at all of them. */
-int far_confirm_abandoned(far_task *t, unsigned id, unsigned generation, int (*look)(far_task *t, void *arg), void *arg) {
+int far_confirm_abandoned(far_task *t, unsigned id, unsigned generation, int (*look)(far_task *t, void *arg),
+                          void *arg) {
     assert(t->pin.epoch == 0);
     int dead = id == 0 ? 0 : far_client_confirm_failed(t, id, generation), same = 1;
     if (dead != 0)
@@ -114,7 +115,8 @@ int far_suspects_check(far_task *t, far_suspects *all, far_report *report) {
     for (; all->count > 0 && err >= 0; all->count--) {
         uint64_t owner = all->list[all->count - 1].owner;
         lock_sighting before = {all->list[all->count - 1].at, all->list[all->count - 1].word};
-        err = far_confirm_abandoned(t, far_owner_client(owner), far_owner_generation(owner), check_lock_unchanged, &before);
+        err = far_confirm_abandoned(t, far_owner_client(owner), far_owner_generation(owner), check_lock_unchanged,
+                                    &before);
         if (err <= 0)
             continue;
         all->found++;

@@ -79,7 +79,8 @@ int far_locks_release_failed(far_task *t, far_addr first, const uint64_t *words,
  * epochs several times. After each wait it calls `look`, with a pin; `look` returns 1 if everything is unchanged.
  * Returns 1 if nothing changed; then the client lives, but none of its operations is at work. Returns 0 if something
  * changed or the client failed. The caller must be a task without a pin. */
-int far_confirm_abandoned(far_task *t, unsigned id, unsigned generation, int (*look)(far_task *t, void *arg), void *arg);
+int far_confirm_abandoned(far_task *t, unsigned id, unsigned generation, int (*look)(far_task *t, void *arg),
+                          void *arg);
 
 /* Locks that a check found held, and for which far_confirm_abandoned must decide whether they are abandoned. A check
  * adds such locks while it holds a pin, and examines them later without a pin. */

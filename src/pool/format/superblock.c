@@ -384,22 +384,36 @@ static bool derive_constants(const damaged_pool *e, far_geometry *g) {
 }
 
 
+/* Returns 0 if no other client has the pool open, else the error `refused` with the text `why` and the names of these
+ * clients. A private copy of a pool has no other clients. */
+static int check_is_alone(far_task *t, int refused, const char *why) {
+    far_other_clients others = {0};
+    int err = far_task_pool(t)->options.salvage ? 0 : far_clients_find_others(t, &others);
+    if (err < 0 || others.count == 0)
+        return err;
+    return far_fail(refused, "%s; it can be restored only while no other client has the pool open, but %s has", why,
+                    others.names);
+}
+
+
 /* Restores the damaged constant of a pool that was refused with the error `refused`; far_last_error contains its text.
- * Returns that error if the other constants do not determine the damaged one. */
-static int restore_constants(far_task *t, int refused, super_image *image) {
+ * Returns that error if the other constants do not determine the damaged one, or if other clients have the pool open.
+ * Sets `g` to the layout. */
+static int restore_constants(far_task *t, int refused, super_image *image, far_geometry *g) {
     node_header headers[FAR_NODES_MAX];
-    far_geometry found;
     char why[256];
     snprintf(why, sizeof(why), "%s", far_last_error());
     int err = read_headers(t, far_task_fabric(t)->nodes, headers);
-    if (err == 0 && !derive_constants(&(damaged_pool){far_task_fabric(t), image, headers}, &found))
+    if (err == 0 && !derive_constants(&(damaged_pool){far_task_fabric(t), image, headers}, g))
         return far_fail(refused,
                         refused == FAR_ERR_CORRUPT
                             ? "%s; it cannot be restored, because the other constants do not determine the damaged one"
                             : "%s",
                         why);
     if (err == 0)
-        err = write_constants_and_magic(t, &found);
+        err = check_is_alone(t, refused, why);
+    if (err == 0)
+        err = write_constants_and_magic(t, g);
     return err < 0 ? err : read_image(t, image);
 }
 
@@ -434,7 +448,7 @@ int far_superblock_open(far_task *t, far_geometry *g) {
     if (err == 0)
         err = check_constants(t, &image, g);
     if ((err == FAR_ERR_CORRUPT || err == FAR_ERR_UNSUPPORTED) && pool->options.restore && !pool->fabric->reads_only &&
-        (err = restore_constants(t, err, &image)) == 0)
+        (err = restore_constants(t, err, &image, g)) == 0)
         err = check_constants(t, &image, g);
     return err < 0 ? err : far_fabric_record_apply(pool, image.words[FAR_SUPER_FABRIC_RECORD / 8], &g->capabilities);
 }

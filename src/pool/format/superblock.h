@@ -31,7 +31,7 @@
 /* Every object fits into one block. The largest objects of an index have 192 KiB, so blocks have at least this size,
  * except in pools that would then have fewer than 256 blocks; these pools refuse the largest pairs. */
 #define FAR_BLOCK_BYTES_ENOUGH (256ull << 10)
-#define FAR_BLOCK_BYTES_MAX (4ull << 20)
+#define FAR_BLOCK_BYTES_MAX    (4ull << 20)
 
 /* Offsets of words on node 0. The first five words are constant after formatting. */
 enum {

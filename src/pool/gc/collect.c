@@ -5,8 +5,8 @@
 #include "pool/gc/collect.h"
 
 #include "base/error.h"
-#include "base/pages.h"
 #include "base/grow.h"
+#include "base/pages.h"
 #include "pool/alloc/store.h"
 #include "pool/catalog/catalog.h"
 #include "pool/catalog/layout.h"
@@ -18,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MARK_BLOCKS     64u   /* number of blocks for which marks are written in one batch */
-#define SCHEDULED_MARKS 32u   /* number of marks that may be scheduled and not yet made */
-#define SWEEP_TICKS     300u  /* ticks to wait until quiescent owners have swept, if a caller waits for the result */
+#define MARK_BLOCKS     64u  /* number of blocks for which marks are written in one batch */
+#define SCHEDULED_MARKS 32u  /* number of marks that may be scheduled and not yet made */
+#define SWEEP_TICKS     300u /* ticks to wait until quiescent owners have swept, if a caller waits for the result */
 
 typedef struct client_record { /* a client as the collector found it when the collection began */
     unsigned id, generation;
@@ -50,6 +50,7 @@ typedef struct collection {
     /* numbers of the first block of this part and of the block after the last; objects in other blocks count as marked
      */
     uint64_t first, end;
+    far_false_free search; /* finds objects in use whose free bit is set */
     scheduled_mark scheduled[SCHEDULED_MARKS];
     uint64_t met;                 /* number of objects that the mark phase reached */
     unsigned written;             /* number of blocks for which marks were posted */
@@ -105,18 +106,32 @@ static int mark_object(far_walk *walk, far_index *index, unsigned type, far_addr
     uint64_t number = far_block_number(s->geometry, id), at = far_block_offset(s->geometry, addr) / FAR_GRANULE;
     if (!block_is_in_part(s, number))
         return 0;
-    schedule_mark(s, block_marks(s, number) + at / 64, 1ull << at % 64);
-    return 0;
+    uint64_t *marks = block_marks(s, number) + at / 64, bit = 1ull << at % 64;
+    schedule_mark(s, marks, bit);
+    return s->search.sound[marks - s->marks] & bit ? 0 : far_false_free_examine(&s->search, index, id, at);
 }
 
 
 /* ---- Step 1: becoming the collector, failed clients ---- */
 
+/* Returns whether no handle with this id runs a collection. That is so if the handle has failed. It is also so if the id
+ * is not that of a system session; then the request word is damaged. */
+static int find_whether_collector_is_gone(far_task *t, unsigned id) {
+    uint64_t word;
+    if (id > far_task_pool(t)->geometry.session_slots)
+        return 1;
+    int err = far_read_word(t, far_client_entry(id), &word);
+    if (err < 0)
+        return err;
+    return far_client_handle_of(word) != id ? 1 : far_handle_confirm_failed(t, id);
+}
+
+
 static int set_collector(far_task *t, far_request *r, void *ctx) {
     unsigned own = far_task_pool(t)->team.own->id;
     (void)ctx;
     if (r->collector != 0 && r->collector != own) {
-        int gone = far_handle_confirm_failed(t, r->collector);
+        int gone = find_whether_collector_is_gone(t, r->collector);
         if (gone <= 0)
             return gone < 0 ? gone : far_fail(FAR_ERR_BUSY, "client %u is collecting leaked memory", r->collector);
     }
@@ -161,8 +176,11 @@ static int find_whether_owner_failed(collection *s, unsigned id, unsigned genera
         uint64_t word = 0;
         if (gone == 1)
             gone = far_read_word(s->t, far_client_entry(id), &word);
-        /* a newer incarnation of this id owns its own blocks, but not the blocks of the generation that is examined */
-        if (gone == 0 && word != 0)
+        if (gone == 0 && word == 0)
+            /* the entry was damaged, so only the fabric can tell whether the owner lives; an offline repair asks it */
+            gone = s->mode == FAR_COLLECT_MEND ? far_control_send(s->t, FAR_CONTROL_HAS_FAILED, id, generation) : 0;
+        else if (gone == 0)
+            /* a newer incarnation of this id owns its own blocks, but not the blocks of the generation that is examined */
             gone = far_client_generation_of(word) != generation ? 1 : far_handle_confirm_failed(s->t, id);
     }
     return gone < 0 ? gone : add_client_record(&s->owners, id, generation, gone);
@@ -233,7 +251,7 @@ static int set_walk_bit(far_task *t, far_request *r, void *ctx) {
  * to make the collector's own handle active, because this handle too must observe the request and sweep. */
 static int publish_and_wait(collection *s, bool walks, far_request *made) {
     const uint64_t bound = far_stall_bound(far_task_fabric(s->t));
-    uint64_t timeout = s->mode == FAR_COLLECT_IN_BACKGROUND      ? FAR_TIME_NEVER
+    uint64_t timeout = s->mode == FAR_COLLECT_IN_BACKGROUND   ? FAR_TIME_NEVER
                        : s->mode == FAR_COLLECT_OUT_OF_MEMORY ? bound / FAR_MEMORY_WAIT_SHARE
                                                               : bound;
     int err = far_request_change(s->t, set_walk_bit, &walks, made);
@@ -266,22 +284,21 @@ static int write_marks(collection *s) {
 
 /* Walks all indexes and marks the objects that the walk reaches. Also finds objects with false free bits. */
 static int mark_reachable(collection *s) {
-    uint64_t blocks = s->end - s->first;
-    far_false_free search = {.t = s->t, .first = s->first, .end = s->end, .repair = s->mode != FAR_COLLECT_COUNT};
-    search.bits = far_pages_alloc(blocks * far_bitmap_bytes(s->geometry));
+    far_false_free *search = &s->search;
+    const uint64_t bytes = (s->end - s->first) * far_bitmap_bytes(s->geometry);
+    *search = (far_false_free){.t = s->t, .first = s->first, .end = s->end, .repair = s->mode == FAR_COLLECT_MEND};
+    search->sound = far_pages_alloc(bytes);
     int err =
-        search.bits ? far_false_free_begin(&search) : far_fail(FAR_ERR_NO_MEMORY, "no local memory for free bitmaps");
+        search->sound ? far_false_free_begin(search) : far_fail(FAR_ERR_NO_MEMORY, "no local memory for free bitmaps");
     far_point(s->t, "collect:walk_indexes");
     if (err == 0)
         err = far_catalog_walk(s->t, &s->walk);
     apply_scheduled_marks(s);
-    far_point(s->t, "collect:compare_free_bits");
-    if (err == 0)
-        err = far_false_free_end(&search, s->marks);
-    if (search.count && s->result.false_free_bits == 0)
-        strcpy(s->result.false_free_text, search.text);
-    s->result.false_free_bits += search.count;
-    far_pages_free(search.bits, blocks * far_bitmap_bytes(s->geometry));
+    far_point(s->t, "collect:walked_indexes");
+    if (search->count && s->result.false_free_bits == 0)
+        strcpy(s->result.false_free_text, search->text);
+    s->result.false_free_bits += search->count;
+    far_pages_free(search->sound, bytes);
     return err;
 }
 
@@ -316,10 +333,10 @@ static int publish_done(collection *s) {
     int err = far_write_word(s->t, far_addr_make(0, FAR_SUPER_DONE), done);
     if (err < 0)
         return err;
-    atomic_store_explicit(&s->store->superblock.done, done, memory_order_release);
+    far_superblock_copy_done(s->store->pool, done);
     if (s->end < far_block_total(s->geometry) || s->mode == FAR_COLLECT_COUNT)
         return 0;
-    atomic_store_explicit(&s->store->superblock.swept, s->wanted, memory_order_release);
+    far_superblock_copy_collected(s->store->pool, s->wanted);
     return far_write_word(s->t, far_addr_make(0, FAR_SUPER_LOSSES_COLLECTED), s->wanted);
 }
 
@@ -429,59 +446,6 @@ static int clear_collector(far_task *t, far_request *r, void *ctx) {
         r->number = far_number_next(r->number);
     r->walk = false;
     return 0;
-}
-
-
-/* ---- A collector that is named wrongly ---- */
-
-static bool session_is_ours(far_session_list *team, unsigned id) {
-    bool ours = id == team->own->id;
-    pthread_mutex_lock(&team->lock);
-    for (const far_session *s = team->first; s && !ours; s = s->next)
-        ours = s->id == id;
-    pthread_mutex_unlock(&team->lock);
-    return ours;
-}
-
-
-bool far_is_wrongly_named_collector(far_pool *pool) {
-    unsigned said = atomic_load_explicit(&pool->store->superblock.collector, memory_order_acquire);
-    return said != 0 && !atomic_load_explicit(&pool->store->collecting, memory_order_acquire) &&
-           session_is_ours(&pool->team, said);
-}
-
-
-/* A function for far_request_change that clears the name of the collector if it is a session of this handle. The id of
- * a lost session may have been given to another handle, which runs a collection, while this handle still has the
- * session in its list; the registry shows that. The id of the handle's system session cannot belong to another handle
- * while that session is open. */
-static int clear_wrong_collector(far_task *t, far_request *r, void *ctx) {
-    unsigned own = far_task_pool(t)->team.own->id;
-    uint64_t word = 0;
-    if (r->collector == 0 || !session_is_ours(&far_task_pool(t)->team, r->collector))
-        return 1;
-    int err = r->collector == own ? 0 : far_read_word(t, far_client_entry(r->collector), &word);
-    if (err < 0)
-        return err;
-    if (r->collector != own && (far_client_state_of(word) != FAR_CLIENT_LIVE || far_client_handle_of(word) != own))
-        return 1;
-    r->collector = own;
-    return clear_collector(t, r, ctx);
-}
-
-
-/* Clears the name of the collector if it wrongly names this handle. The function sets `collecting` as a collection
- * does, so that no collection begins in this handle at the same time. */
-int far_collector_name_clear(far_task *t) {
-    far_store *s = far_store_of(t);
-    far_request made;
-    if (atomic_exchange_explicit(&s->collecting, true, memory_order_acquire))
-        return 0;
-    int err = far_request_change(t, clear_wrong_collector, NULL, &made);
-    if (err >= 0)
-        atomic_store_explicit(&s->superblock.collector, 0, memory_order_release);
-    atomic_store_explicit(&s->collecting, false, memory_order_release);
-    return err < 0 ? err : 0;
 }
 
 

@@ -38,6 +38,9 @@ typedef enum {
     FAR_COLLECT_IN_BACKGROUND, /* runs in the background and leaves nine tenths of the processor's time to other work */
     FAR_COLLECT_REPAIR,        /* runs at full speed and waits until all owners have swept their blocks */
     FAR_COLLECT_COUNT,         /* finds and counts leaked objects, but frees no object */
+    /* repairs like FAR_COLLECT_REPAIR, and also clears the free bits of objects in use; for a check with repair of a pool
+     * that no other client has open */
+    FAR_COLLECT_MEND,
     /* repairs like FAR_COLLECT_REPAIR, for an operation that found no memory; ends if the epoch does not advance */
     FAR_COLLECT_OUT_OF_MEMORY,
 } far_collect_mode;
@@ -48,7 +51,7 @@ typedef struct far_collect_result {
     uint64_t leaked_bytes;   /* bytes of leaked objects */
     uint64_t repaired_bytes; /* bytes of leaked objects that were freed */
     unsigned dead_clients;   /* number of ids of failed clients that became free */
-    /* number of objects in use that had their free bit set; the bit is cleared unless the mode is FAR_COLLECT_COUNT */
+    /* number of objects in use that had their free bit set; only the mode FAR_COLLECT_MEND clears the bits */
     unsigned false_free_bits;
     char false_free_text[FAR_FALSE_FREE_TEXT]; /* describes the first such object in words */
 } far_collect_result;
@@ -57,12 +60,5 @@ typedef struct far_collect_result {
  * early, because a handle did not acknowledge a request while the epoch stood still; a collection in the background
  * waits instead, because no operation waits for it. */
 int far_collect(far_task *t, far_collect_mode mode, far_collect_result *result);
-
-/* Because of damage, the request word may name a session of this handle as the collector although no task of the handle
- * runs a collection. Every other handle would then wait for this handle. far_is_wrongly_named_collector returns whether
- * this was so in the request word as a tick last read it. far_collector_name_clear, which may be called in any case,
- * clears the name in the request word. */
-bool far_is_wrongly_named_collector(far_pool *pool);
-int far_collector_name_clear(far_task *t);
 
 #endif

@@ -22,8 +22,8 @@
 
 
 static uint64_t catalog_version(far_store *s) {
-    return atomic_load_explicit(&s->superblock.catalog, memory_order_acquire) +
-           atomic_load_explicit(&s->superblock.uids, memory_order_acquire) * 0x9e3779b97f4a7c15ull;
+    return atomic_load_explicit(&s->handshake.superblock.catalog, memory_order_acquire) +
+           atomic_load_explicit(&s->handshake.superblock.uids, memory_order_acquire) * 0x9e3779b97f4a7c15ull;
 }
 
 
@@ -31,7 +31,8 @@ bool far_dropped_is_due(far_pool *pool) {
     far_store *s = pool->store;
     uint64_t catalog = catalog_version(s);
     pthread_mutex_lock(&s->lock);
-    bool due = s->dropped_uids.count > 0 || (catalog != s->catalog_seen && s->block_count > 0);
+    bool compared = catalog == s->dropped.catalog_seen && s->lists.gone_slabs == s->dropped.gone_slabs_seen;
+    bool due = s->dropped.dropped_uids.count > 0 || (!compared && s->lists.block_count > 0);
     pthread_mutex_unlock(&s->lock);
     return due && !atomic_load_explicit(&pool->freeing_dropped, memory_order_relaxed);
 }
@@ -40,8 +41,8 @@ bool far_dropped_is_due(far_pool *pool) {
 void far_memory_note_dropped_index(far_pool *pool, uint32_t uid) {
     far_store *s = pool->store;
     pthread_mutex_lock(&s->lock);
-    if (!far_items_add(&s->dropped_uids, uid))
-        atomic_store_explicit(&s->collection_due, true, memory_order_relaxed);
+    if (!far_items_add(&s->dropped.dropped_uids, uid))
+        far_memory_note_leak(pool);
     pthread_mutex_unlock(&s->lock);
     far_epoch_request(pool);
 }
@@ -84,8 +85,10 @@ static int compare_with_catalog(far_task *t, far_items *gone_uids) {
         far_catalog_mark_dropped(s->pool, &view);
         pthread_mutex_lock(&s->lock);
         find_dropped_uids(s, &view, gone_uids);
-        if (gone_uids->count == 0)
-            s->catalog_seen = catalog;
+        if (gone_uids->count == 0) {
+            s->dropped.catalog_seen = catalog;
+            s->dropped.gone_slabs_seen = s->lists.gone_slabs;
+        }
         pthread_mutex_unlock(&s->lock);
     }
     far_store_leave(t);
@@ -197,8 +200,8 @@ static int adopt_unowned(far_task *t, far_items *gone_uids) {
 static int gather_dropped_uids(far_task *t, far_items *gone_uids, uint32_t *dropped) {
     far_store *s = far_store_of(t);
     pthread_mutex_lock(&s->lock);
-    *gone_uids = s->dropped_uids;
-    s->dropped_uids = (far_items){0};
+    *gone_uids = s->dropped.dropped_uids;
+    s->dropped.dropped_uids = (far_items){0};
     pthread_mutex_unlock(&s->lock);
     *dropped = gone_uids->count;
     int err = far_pin_take(t);
@@ -254,7 +257,7 @@ int far_dropped_free(far_task *t, uint64_t timeout) {
     if (err != 0) {
         pthread_mutex_lock(&s->lock);
         for (uint32_t i = 0; i < dropped; i++)
-            far_items_add(&s->dropped_uids, gone_uids.items[i]);
+            far_items_add(&s->dropped.dropped_uids, gone_uids.items[i]);
         pthread_mutex_unlock(&s->lock);
     }
     free(gone_uids.items);

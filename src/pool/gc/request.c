@@ -55,19 +55,18 @@ typedef struct observation {
  * one. */
 static bool record_request(far_store *s, void *ctx) {
     const far_request *r = &((observation *)ctx)->request;
-    if (r->number == s->observed && r->collection == s->collection && r->walk == s->walk)
+    if (r->number == s->handshake.observed && r->collection == s->handshake.collection && r->walk == s->handshake.walk)
         return false;
-    if (r->collection != s->collection) {
-        s->missed_sweep |=
-            s->block_count > 0 && (far_sweep_is_pending(s) || r->collection != far_number_next(s->collection));
+    if (r->collection != s->handshake.collection) {
+        bool skipped = r->collection != far_number_next(s->handshake.collection);
+        far_sweep_begin(s, s->lists.block_count > 0 && (far_sweep_is_pending(s) || skipped));
         clear_black_bits(s);
-        s->leaked = 0;
     }
-    s->collection = r->collection;
-    s->observed = r->number;
-    s->observed_epoch = ((observation *)ctx)->epoch;
-    s->walk = r->walk;
-    s->release_blocks = r->release_blocks;
+    s->handshake.collection = r->collection;
+    s->handshake.observed = r->number;
+    s->handshake.observed_epoch = ((observation *)ctx)->epoch;
+    s->handshake.walk = r->walk;
+    s->handshake.release_blocks = r->release_blocks;
     far_remote_lists_queue_return(s);
     return true;
 }
@@ -103,8 +102,8 @@ void far_remote_objects_queue_return(far_store *s) {
 uint32_t far_request_observed(far_pool *pool, uint64_t *epoch) {
     far_store *s = pool->store;
     pthread_mutex_lock(&s->lock);
-    uint32_t heard = s->observed;
-    *epoch = s->observed_epoch;
+    uint32_t heard = s->handshake.observed;
+    *epoch = s->handshake.observed_epoch;
     pthread_mutex_unlock(&s->lock);
     return heard;
 }
@@ -117,14 +116,14 @@ uint32_t far_request_observed(far_pool *pool, uint64_t *epoch) {
 bool far_request_advance(far_pool *pool) {
     far_store *s = pool->store;
     pthread_mutex_lock(&s->lock);
-    uint64_t epoch = s->observed_epoch;
-    bool must_release = s->release_blocks && s->released_for != s->observed;
+    uint64_t epoch = s->handshake.observed_epoch;
+    bool must_release = s->handshake.release_blocks && s->upkeep.released_for != s->handshake.observed;
     pthread_mutex_unlock(&s->lock);
     bool retired = far_has_retired(s, epoch, !must_release);
     if (retired)
         far_epoch_request(pool);
     pthread_mutex_lock(&s->lock);
-    bool leaving = s->return_bytes > 0;
+    bool leaving = s->lists.return_bytes > 0;
     pthread_mutex_unlock(&s->lock);
     return !retired && !leaving && !must_release && !far_pins_are_unfenced(pool);
 }
@@ -246,7 +245,7 @@ int far_request_wait(far_task *t, uint32_t number, uint64_t timeout) {
         /* the epoch that was requested with the request may have come before the request was observed */
         if (r.check_liveness)
             far_epoch_request(pool);
-        atomic_store_explicit(&pool->epochs.keep_active, true, memory_order_relaxed);
+        far_epoch_keep_active(pool);
         int err = far_housekeeping_step(t);
         if (err < 0)
             return err;
@@ -274,16 +273,36 @@ int far_collection_is_requested(far_task *t) {
 }
 
 
+__attribute__((cold)) void far_memory_note_leak(far_pool *pool) {
+    atomic_store_explicit(&pool->store->handshake.collection_due, true, memory_order_relaxed);
+}
+
+
+bool far_memory_take_leak_note(far_pool *pool) {
+    return atomic_exchange_explicit(&pool->store->handshake.collection_due, false, memory_order_relaxed);
+}
+
+
 void far_memory_note_failed_session(far_pool *pool) {
-    atomic_store_explicit(&pool->store->recovery_due, true, memory_order_relaxed);
-    atomic_store_explicit(&pool->store->collection_due, true, memory_order_relaxed);
+    far_blocks_schedule_recovery(pool->store);
+    far_memory_note_leak(pool);
 }
 
 
 bool far_collection_was_requested(far_pool *pool) {
     far_store *s = pool->store;
-    return atomic_load_explicit(&s->superblock.wanted, memory_order_acquire) !=
-           atomic_load_explicit(&s->superblock.swept, memory_order_acquire);
+    return atomic_load_explicit(&s->handshake.superblock.wanted, memory_order_acquire) !=
+           atomic_load_explicit(&s->handshake.superblock.swept, memory_order_acquire);
+}
+
+
+void far_superblock_copy_done(far_pool *pool, uint64_t done) {
+    atomic_store_explicit(&pool->store->handshake.superblock.done, done, memory_order_release);
+}
+
+
+void far_superblock_copy_collected(far_pool *pool, uint64_t losses) {
+    atomic_store_explicit(&pool->store->handshake.superblock.swept, losses, memory_order_release);
 }
 
 
@@ -292,10 +311,11 @@ void far_superblock_copy_store(far_pool *pool, const uint64_t *words) {
     far_store *s = pool->store;
     far_fabric_record_observe(pool, words[(FAR_SUPER_FABRIC_RECORD - first) / 8]);
     uint64_t done = words[(FAR_SUPER_DONE - first) / 8];
-    atomic_store_explicit(&s->superblock.collector, far_request_unpack(words[0]).collector, memory_order_release);
-    atomic_store_explicit(&s->superblock.done, far_done_is_sound(done) ? done : 0, memory_order_release);
-    atomic_store_explicit(&s->superblock.wanted, words[(FAR_SUPER_LOSSES - first) / 8], memory_order_release);
-    atomic_store_explicit(&s->superblock.swept, words[(FAR_SUPER_LOSSES_COLLECTED - first) / 8], memory_order_release);
-    atomic_store_explicit(&s->superblock.catalog, words[(FAR_SUPER_CATALOG - first) / 8], memory_order_release);
-    atomic_store_explicit(&s->superblock.uids, words[(FAR_SUPER_NEXT_UID - first) / 8], memory_order_release);
+    atomic_store_explicit(&s->handshake.superblock.done, far_done_is_sound(done) ? done : 0, memory_order_release);
+    atomic_store_explicit(&s->handshake.superblock.wanted, words[(FAR_SUPER_LOSSES - first) / 8], memory_order_release);
+    atomic_store_explicit(&s->handshake.superblock.swept, words[(FAR_SUPER_LOSSES_COLLECTED - first) / 8],
+                          memory_order_release);
+    atomic_store_explicit(&s->handshake.superblock.catalog, words[(FAR_SUPER_CATALOG - first) / 8],
+                          memory_order_release);
+    atomic_store_explicit(&s->handshake.superblock.uids, words[(FAR_SUPER_NEXT_UID - first) / 8], memory_order_release);
 }

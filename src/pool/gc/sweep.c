@@ -51,7 +51,7 @@ static void check_marks(far_store *s, const block_tables *b, uint32_t collection
     if (b->check == far_marks_check(g, b->id, collection, b->marks))
         return;
     memset(b->marks, 0xff, far_bitmap_bytes(g));
-    atomic_store_explicit(&s->collection_due, true, memory_order_relaxed);
+    far_memory_note_leak(s->pool);
 }
 
 
@@ -123,7 +123,7 @@ static void sweep_block(sweep_pass *j, far_owned_block *block, const block_table
     bool covered = block_was_marked(&j->s->pool->geometry, b->marks);
     for (far_slab *slab = far_slab_in(block, NULL); slab; slab = far_slab_in(block, slab))
         sweep_slab(j, slab, b, covered);
-    block->stamp = j->s->collection;
+    far_owned_block_set_stamp(block, j->s->handshake.collection);
 }
 
 
@@ -144,12 +144,12 @@ static int sweep_blocks(far_task *t, block_tables *blocks, unsigned count, uint3
     far_memory *own = s->pool->team.own->memory;
     far_mutex_lock(&own->lock);
     pthread_mutex_lock(&s->lock);
-    for (unsigned i = 0; i < count && s->collection == collection; i++) {
+    for (unsigned i = 0; i < count && s->handshake.collection == collection; i++) {
         far_owned_block *b = far_owned_block_at(s, far_block_base(&s->pool->geometry, blocks[i].id));
         if (b)
             sweep_block(&j, b, &blocks[i]);
     }
-    s->leaked += j.leaked;
+    s->sweep.leaked += j.leaked;
     pthread_mutex_unlock(&s->lock);
     far_mutex_unlock(&own->lock);
     return 0;
@@ -161,7 +161,7 @@ static unsigned choose_unswept_blocks(far_store *s, block_tables *blocks) {
     const uint64_t bytes = 2 * far_bitmap_bytes(&s->pool->geometry);
     unsigned count = 0;
     for (far_owned_block *b = far_owned_block_next(s, NULL); b && count < STEP_BLOCKS; b = far_owned_block_next(s, b)) {
-        if (b->stamp == s->collection || far_number_is_newer(b->stamp, s->collection))
+        if (b->stamp == s->handshake.collection || far_number_is_newer(b->stamp, s->handshake.collection))
             continue;
         if (count > 0 && (count + 1) * bytes > STEP_BYTES)
             break;
@@ -171,15 +171,21 @@ static unsigned choose_unswept_blocks(far_store *s, block_tables *blocks) {
 }
 
 
+void far_sweep_begin(far_store *s, bool missed) {
+    s->sweep.missed_sweep |= missed;
+    s->sweep.leaked = 0;
+}
+
+
 /* With the store's lock held, returns whether the observed collection is not swept yet and its marks are valid. */
 static bool sweep_is_due(const far_store *s, uint64_t done) {
-    return far_sweep_is_pending(s) && far_done_collection(done) == s->collection;
+    return far_sweep_is_pending(s) && far_done_collection(done) == s->handshake.collection;
 }
 
 
 bool far_sweep_is_due(far_store *s) {
     pthread_mutex_lock(&s->lock);
-    bool due = sweep_is_due(s, atomic_load_explicit(&s->superblock.done, memory_order_acquire));
+    bool due = sweep_is_due(s, atomic_load_explicit(&s->handshake.superblock.done, memory_order_acquire));
     pthread_mutex_unlock(&s->lock);
     return due;
 }
@@ -187,20 +193,20 @@ bool far_sweep_is_due(far_store *s) {
 
 int far_sweep_step(far_task *t) {
     far_store *s = far_store_of(t);
-    uint64_t done = atomic_load_explicit(&s->superblock.done, memory_order_acquire);
+    uint64_t done = atomic_load_explicit(&s->handshake.superblock.done, memory_order_acquire);
     block_tables blocks[STEP_BLOCKS];
     unsigned count = 0;
     pthread_mutex_lock(&s->lock);
-    uint32_t collection = s->collection;
+    uint32_t collection = s->handshake.collection;
     if (sweep_is_due(s, done) && (count = choose_unswept_blocks(s, blocks)) == 0) {
         /* from now on the black bits have no meaning, and no black bit is set until the next collection is observed */
-        s->swept = collection;
+        s->sweep.swept = collection;
         if (!far_done_count_only(done))
-            s->missed_sweep = false;
+            s->sweep.missed_sweep = false;
         /* another collection is needed, because this one only counted leaked objects, and the missed one would have
          * freed them */
-        else if (s->missed_sweep)
-            atomic_store_explicit(&s->collection_due, true, memory_order_relaxed);
+        else if (s->sweep.missed_sweep)
+            far_memory_note_leak(s->pool);
     }
     pthread_mutex_unlock(&s->lock);
     if (count == 0)
@@ -214,10 +220,10 @@ int far_sweep_step(far_task *t) {
 
 int far_sweep_block(far_task *t, far_owned_block *block) {
     far_store *s = far_store_of(t);
-    uint64_t done = atomic_load_explicit(&s->superblock.done, memory_order_acquire);
+    uint64_t done = atomic_load_explicit(&s->handshake.superblock.done, memory_order_acquire);
     block_tables one = {.id = block->id};
     pthread_mutex_lock(&s->lock);
-    uint32_t collection = s->collection;
+    uint32_t collection = s->handshake.collection;
     bool due = !far_sweep_is_pending(s) && far_done_collection(done) == collection && !far_done_count_only(done) &&
                far_number_is_newer(collection, block->stamp);
     pthread_mutex_unlock(&s->lock);

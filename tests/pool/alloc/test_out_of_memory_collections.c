@@ -138,7 +138,7 @@ TEST(a_new_leak_restarts_the_search_for_memory) {
     put_now(needy, "first", 1);
     assert_int_equal(call(needy, leak_large, needy), 0);
     fill(needy, "a", LARGE);
-    assert_true(needy->pool->store->refused_epoch != 0);
+    assert_true(needy->pool->store->out_of_memory.refused_epoch != 0);
     memcpy(bytes_at(&r, FAR_SUPER_LOSSES), &(uint64_t){word_at(&r, FAR_SUPER_LOSSES) + 1}, 8);
     put_now(needy, "c", LARGE);
     assert_nothing_lost(&r, needy);

@@ -120,11 +120,11 @@ TEST(memory_freed_after_the_first_attempt_is_found) {
         far_sim_sleep(r.world, 200000);
     }
     assert_int_equal(other->session->memory->retired_bytes, 0);
-    assert_true(other->pool->store->remote_bytes > 0);
+    assert_true(other->pool->store->lists.remote_bytes > 0);
     start_putting(needy, 1, SMALL);
     stop_at_point(needy, "out_of_memory:begin");
     far_sim_sleep(r.world, 100000000); /* the other handle becomes quiescent, so it returns its remote objects */
-    assert_int_equal(other->pool->store->remote_bytes, 0);
+    assert_int_equal(other->pool->store->lists.remote_bytes, 0);
     uint32_t number = request_now(&r).number;
     finish(needy);
     assert_int_equal(needy->result, 0);
@@ -198,7 +198,7 @@ static void fill_around_a_slow_holder(rig *r, unsigned seed) {
     /* Nothing polls the holder any more, so it does not publish that the delete made memory free. The test therefore
      * clears refused_epoch, in which the needy handle remembers that its last search for memory failed, so that this
      * handle searches again. */
-    needy->pool->store->refused_epoch = 0;
+    needy->pool->store->out_of_memory.refused_epoch = 0;
     assert_true(far_epoch_is_active(holder->pool));
 }
 

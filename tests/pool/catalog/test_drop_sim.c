@@ -209,9 +209,9 @@ TEST(a_handle_that_observes_the_request_observes_the_drop) {
     assert_int_not_equal(request_now(&r).number, number);
     number = request_now(&r).number;
     far_sim_release(hold);
-    for (unsigned i = 0; i < 100000 && a->pool->store->observed != number; i++)
+    for (unsigned i = 0; i < 100000 && a->pool->store->handshake.observed != number; i++)
         far_sim_run_for(r.world, 1000);
-    assert_int_equal(a->pool->store->observed, number);
+    assert_int_equal(a->pool->store->handshake.observed, number);
     assert_true(far_index_is_dropped(a->index));
     for (unsigned i = 0; i < 1000 && (uint32_t)client_now(&r, a).answered != number; i++)
         far_sim_run_for(r.world, 10000);

@@ -156,13 +156,13 @@ TEST(collections_free_nothing_of_a_quiescent_handle) {
         work_now(a, 200);
         hold_blocks(a, true);
         poll_until_quiescent(a); /* At this time the handle has free memory in its own blocks. */
-        uint64_t spare = a->pool->store->store_bytes;
-        assert_true(spare > 0 && a->pool->store->block_count > 0);
+        uint64_t spare = a->pool->store->lists.store_bytes;
+        assert_true(spare > 0 && a->pool->store->lists.block_count > 0);
         for (unsigned i = 0; i < sweeps; i++) {
             assert_int_equal(sweep(b, i == 1 ? FAR_COLLECT_COUNT : FAR_COLLECT_REPAIR), 0);
             assert_int_equal(b->swept.leaked_bytes, 0);
         }
-        assert_int_equal(a->pool->store->store_bytes, spare);
+        assert_int_equal(a->pool->store->lists.store_bytes, spare);
         hold_blocks(a, false);
         work_now(b, 300); /* The operations use all memory that is free for other handles. */
         work_now(a, 200);
@@ -203,29 +203,9 @@ TEST(of_two_collectors_one_is_refused) {
 }
 
 
-/* Damage makes the request word name a session that runs no collection as the collector. Its handle clears the name, so
- * that a check need not wait forever. The session may be the system session of its handle or not. Proves
- * far_collector_name_clear (collect.c). */
-TEST(a_wrongly_named_collector_clears_its_name) {
-    for (unsigned which = 0; which < 4; which++) {
-        rig r;
-        open_rig(&r, 1, 2, 0);
-        actor *b = &r.actors[which / 2];
-        poll_until_all_quiescent(&r);
-        unsigned named = which % 2 ? b->session->id : b->pool->team.own->id;
-        uint64_t *word = bytes_at(&r, far_addr_make(0, FAR_SUPER_REQUEST));
-        *word |= (uint64_t)named << 50 | 1ull << 48;
-        assert_int_equal(far_pool_check(r.actors[0].session, 0, fail_at_problem, NULL), 0);
-        assert_int_equal(request_now(&r).collector, 0);
-        assert_false(request_now(&r).walk);
-        close_rig(&r);
-    }
-}
-
-
 /* A session of handle A fails, and its id is issued again to handle C while A still has the session in its list. C runs
- * a collection. A must not clear C's name. Fails if clear_wrong_collector (collect.c) does not read the registry entry.
- */
+ * a collection, and A must not start one. Fails if find_whether_collector_is_gone (collect.c) takes every id of a session
+ * of its own handle for gone. */
 TEST(a_collector_with_the_id_of_a_failed_session_is_not_disturbed) {
     rig r;
     open_rig(&r, 1, 2, 0);

@@ -247,8 +247,8 @@ TEST(a_retired_object_is_not_returned_before_old_pins_end) {
     other->object = owner->object;
     assert_int_equal(call(other, retire_object, other), 0);
     far_sim_sleep(r.world, 5000000);
-    assert_int_equal(other->pool->store->observed, request_now(&r).number);
-    assert_int_not_equal(owner->pool->store->observed, request_now(&r).number);
+    assert_int_equal(other->pool->store->handshake.observed, request_now(&r).number);
+    assert_int_not_equal(owner->pool->store->handshake.observed, request_now(&r).number);
     assert_false(free_bit_is_set(&r, owner, owner->object));
     finish(owner);
     assert_int_equal(owner->result, 0);

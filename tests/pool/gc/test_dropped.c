@@ -139,11 +139,11 @@ TEST(an_owner_frees_an_index_that_it_never_saw_listed) {
     uint32_t uid = create_index(owner, "x", "toy");
     for (unsigned i = 0; i < 20; i++)
         poll_all(&r, 300000);
-    assert_true(store->block_count > 0);
+    assert_true(store->lists.block_count > 0);
     /* With these values the handle seems to have read the superblock and the catalog for the last time before it
      * created the index. */
-    atomic_store(&store->superblock.catalog, 0);
-    store->catalog_seen = 0;
+    atomic_store(&store->handshake.superblock.catalog, 0);
+    store->dropped.catalog_seen = 0;
     assert_int_equal(far_index_drop(dropper->session, "x"), 0);
     assert_true(count_of(&r, dropper, uid) > 0);
     for (unsigned i = 0; i < 300; i++)
@@ -172,7 +172,7 @@ TEST(a_drop_waits_for_remote_objects_in_lists) {
         far_epoch_request(other->pool);
         poll_all(&r, 100000);
     }
-    assert_true(other->pool->store->remote_bytes > 0 || other->session->memory->magazine_bytes > 0);
+    assert_true(other->pool->store->lists.remote_bytes > 0 || other->session->memory->magazine_bytes > 0);
     uint32_t uid = owner->index->uid;
     for (unsigned i = 0; i < 3; i++) {
         far_index_close(r.actors[i].index);

@@ -146,11 +146,11 @@ TEST(acknowledgement_waits_for_old_pins) {
     stop_with_a_remote_object(&r, owner, other, objects);
     uint32_t number = publish_request(owner, false);
     let_epochs_pass(&r, owner);
-    assert_int_equal(other->pool->store->observed, number);
+    assert_int_equal(other->pool->store->handshake.observed, number);
     assert_false(has_acknowledged(&r, other, number));
     /* The actor has returned all other remote objects, so only the pin of the stopped operation delays the
      * acknowledgement. */
-    assert_int_equal(other->pool->store->return_bytes, 0);
+    assert_int_equal(other->pool->store->lists.return_bytes, 0);
     finish(other);
     let_epochs_pass(&r, owner);
     assert_true(has_acknowledged(&r, other, number));
@@ -225,7 +225,7 @@ TEST(acknowledgement_waits_for_lost_sessions) {
         uint32_t number = a->number_waited;
         let_epochs_pass(&r, a);
         far_sim_sleep(r.world, 200000000);
-        assert_int_equal(other->pool->store->observed, number);
+        assert_int_equal(other->pool->store->handshake.observed, number);
         assert_false(has_acknowledged(&r, other, number));
         assert_int_equal(block_state(&r, a, object).kind, FAR_BLOCK_OWNED);
         assert_int_equal(far_sim_declare_dead(r.world, other->other->id, other->other->generation), 1);
@@ -277,7 +277,7 @@ TEST(own_retired_objects_delay_no_acknowledgement) {
         put_now(asker, "first", 1);
         assert_int_equal(call(holder, alloc_object, holder), 0);
         uint32_t number = publish_request(asker, false);
-        while (holder->pool->store->observed != number) {
+        while (holder->pool->store->handshake.observed != number) {
             if (!has_retired(holder) && remote)
                 retire_remote(&r, asker, holder, objects);
             else if (!has_retired(holder))
@@ -331,9 +331,9 @@ TEST(an_object_freed_during_the_check_is_waited_for) {
     far_mutex_lock(&m->lock);
     pthread_mutex_lock(&s->lock);
     far_class *class = far_class_get(s, 0, 0, 64, false);
-    s->observed_epoch = pool->epochs.known;
+    s->handshake.observed_epoch = pool->epochs.known;
     pthread_mutex_unlock(&s->lock);
-    far_queue_add(m, (far_retired){remote, class, s->observed_epoch, s->observed_epoch + 4});
+    far_queue_add(m, (far_retired){remote, class, s->handshake.observed_epoch, s->handshake.observed_epoch + 4});
     assert_int_equal(pthread_create(&looker, NULL, check_met_main, pool), 0);
     while (atomic_load(&m->lock.word) != FAR_MUTEX_WAITED_FOR)
         sched_yield();
@@ -345,10 +345,10 @@ TEST(an_object_freed_during_the_check_is_waited_for) {
     assert_null(met);
 
     /* The pending return is discarded, because its object does not really exist. */
-    far_pages_free(s->returns, s->return_capacity * sizeof(*s->returns));
-    s->returns = NULL;
-    s->return_count = s->return_capacity = 0;
-    s->return_bytes = 0;
+    far_pages_free(s->lists.returns, s->lists.return_capacity * sizeof(*s->lists.returns));
+    s->lists.returns = NULL;
+    s->lists.return_count = s->lists.return_capacity = 0;
+    s->lists.return_bytes = 0;
     assert_true(far_request_advance(pool));
     far_session_close(session);
     far_pool_close(pool);
@@ -456,7 +456,7 @@ TEST(no_remote_object_is_handed_out_during_the_mark_phase) {
     retire_remote(&r, owner, other, objects);
     for (unsigned i = 0; i < 12; i++)
         poll_once(&r, other);
-    assert_true(other->pool->store->remote_bytes > 0);
+    assert_true(other->pool->store->lists.remote_bytes > 0);
     put_now(other, "g", 300); /* The put takes some remote objects into the session's magazine. */
     unsigned home = count_returned(&r, owner, objects);
     assert_true(home < REMOTE - 10);
@@ -473,7 +473,7 @@ TEST(no_remote_object_is_handed_out_during_the_mark_phase) {
     for (unsigned i = 0; i < 12; i++)
         poll_once(&r, other);
     assert_true(free_bit_is_set(&r, owner, late));
-    assert_int_equal(other->pool->store->remote_bytes, 0);
+    assert_int_equal(other->pool->store->lists.remote_bytes, 0);
     for (unsigned i = 0; i < 100; i++) {
         char key[8];
         snprintf(key, sizeof(key), "i%u", i);
@@ -495,7 +495,7 @@ TEST(a_quiescent_handle_has_returned_its_remote_objects) {
     retire_remote(&r, owner, other, objects);
     for (unsigned i = 0; i < 12; i++)
         poll_once(&r, other);
-    assert_true(other->pool->store->remote_bytes > 0);
+    assert_true(other->pool->store->lists.remote_bytes > 0);
     put_now(other, "g", 300);
     while (far_epoch_is_active(other->pool)) {
         assert_int_equal(far_pool_poll(other->pool), 0);
@@ -519,11 +519,11 @@ TEST(a_waking_handle_observes_the_request_before_its_first_pin) {
     poll_until_quiescent(sleeper);
     uint32_t number = publish_request(owner, true);
     assert_true(has_acknowledged(&r, sleeper, number));
-    assert_int_not_equal(sleeper->pool->store->observed, number);
+    assert_int_not_equal(sleeper->pool->store->handshake.observed, number);
     start(sleeper, "waker", hold_main);
     stop_at_point(sleeper, "test:pinned");
-    assert_int_equal(sleeper->pool->store->observed, number);
-    assert_true(sleeper->pool->store->walk && far_sweep_is_pending(sleeper->pool->store));
+    assert_int_equal(sleeper->pool->store->handshake.observed, number);
+    assert_true(sleeper->pool->store->handshake.walk && far_sweep_is_pending(sleeper->pool->store));
     assert_true(client_now(&r, sleeper).pin != 0);
     finish(sleeper);
     poll_until_quiescent(sleeper);

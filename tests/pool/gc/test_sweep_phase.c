@@ -130,13 +130,13 @@ TEST(owners_sweep_only_after_done) {
     uint32_t sweep = request_now(&r).collection;
     far_sim_sleep(r.world, 20000000);
     put_now(owner, "b", 300); /* The put makes the owner active. */
-    assert_int_equal(owner->pool->store->collection, sweep);
-    assert_int_not_equal(owner->pool->store->swept, sweep);
+    assert_int_equal(owner->pool->store->handshake.collection, sweep);
+    assert_int_not_equal(owner->pool->store->sweep.swept, sweep);
     finish_collection(&r, collector);
     far_sim_sleep(r.world, 20000000);
     put_now(owner, "b", 300);
     far_sim_sleep(r.world, 5000000);
-    assert_false(far_number_is_newer(sweep, owner->pool->store->swept));
+    assert_false(far_number_is_newer(sweep, owner->pool->store->sweep.swept));
     use_all_free_memory(&r, owner);
     assert_many(owner, "a");
     assert_nothing_lost(&r, owner);
@@ -205,7 +205,7 @@ TEST(a_block_adopted_after_the_sweep_is_swept_at_once) {
         put_now(adopter, "first", 1);
         far_sim_sleep(r.world, 1000000);
     }
-    assert_int_equal(adopter->pool->store->swept, sweep);
+    assert_int_equal(adopter->pool->store->sweep.swept, sweep);
     adopt_by_use(&r, adopter, gone->object);
     finish_collection(&r, collector);
     use_all_free_memory(&r, adopter);
@@ -258,7 +258,7 @@ static void collect_and_sweep(rig *r, actor *collector, actor *one, actor *other
         put_now(one, "first", 1);
         far_sim_sleep(r->world, 1000000);
     }
-    assert_int_equal(other->pool->store->swept, request_now(r).collection);
+    assert_int_equal(other->pool->store->sweep.swept, request_now(r).collection);
 }
 
 
@@ -315,7 +315,7 @@ static void assert_damaged_stamp_is_harmless(unsigned seed, uint64_t (*damage)(c
     const far_owned_block *held = far_owned_block_at(adopter->pool->store, far_block_base(g, id));
     /* The adopter ignores the damaged stamp. The last owner may have observed at most one collection more than the
      * adopter, so the new stamp must be newer than the adopter's last collection. */
-    assert_true(far_number_is_newer(held->stamp, adopter->pool->store->collection));
+    assert_true(far_number_is_newer(held->stamp, adopter->pool->store->handshake.collection));
     use_all_free_memory(&r, adopter);
     assert_many(collector, "o");
     for (unsigned i = 0; i < 2; i++)

@@ -140,7 +140,7 @@ TEST(an_object_taken_by_a_fenced_session_is_found_by_the_next_collection) {
     collector->mode = FAR_COLLECT_IN_BACKGROUND;
     start_sweep(collector);
     far_sim_run_for(r.world, 5000000);
-    assert_int_equal(a->pool->store->collection, request_now(&r).collection);
+    assert_int_equal(a->pool->store->handshake.collection, request_now(&r).collection);
     assert_int_equal(word_at(&r, FAR_SUPER_LOSSES), wanted);
     far_sim_resume(a->client);
     far_sim_run_for(r.world, 100000);

@@ -44,12 +44,12 @@ TEST(a_sweep_is_discarded_when_the_next_collection_is_observed) {
     far_sim_sleep(r.world, 5000000); /* the epoch cannot advance while the owner holds its pin */
     start(owner, "settler", poll_main);
     stop_at_point(owner, "sweep:tables_read");
-    assert_int_not_equal(owner->pool->store->swept, request_now(&r).collection);
+    assert_int_not_equal(owner->pool->store->sweep.swept, request_now(&r).collection);
     far_sim_resume(collector->client);
     beside = *owner;
     start(&beside, "beside", wait_in_other_session);
     far_sim_run_for(r.world, 20000000);
-    assert_int_equal(owner->pool->store->collection, request_now(&r).collection);
+    assert_int_equal(owner->pool->store->handshake.collection, request_now(&r).collection);
     assert_false(far_sim_ended(collector->client));
     far_sim_resume(owner->client);
     far_sim_run_for(r.world, 100000000);
@@ -91,7 +91,7 @@ TEST(a_quiescent_handle_does_not_sweep) {
         assert_int_equal(far_pool_poll(owner->pool), 0);
         far_sim_sleep(r.world, 100000);
     }
-    assert_int_not_equal(owner->pool->store->swept, first);
+    assert_int_not_equal(owner->pool->store->sweep.swept, first);
     assert_many(owner, "a");
     finish_collection(&r, collector);
     assert_int_equal(collector->swept.leaked_bytes, 512);
@@ -157,7 +157,7 @@ TEST(a_failed_collection_is_repeated) {
     beside = *owner;
     start(&beside, "beside", wait_in_other_session);
     far_sim_run_for(r.world, 20000000);
-    assert_int_equal(owner->pool->store->collection, request_now(&r).collection);
+    assert_int_equal(owner->pool->store->handshake.collection, request_now(&r).collection);
     for (unsigned i = 0; i < 100 && !far_sim_ended(collector->client); i++) {
         assert_int_equal(far_session_call(owner->other, FAR_STATS_OTHER, true, wait_one_epoch, NULL), 0);
         far_sim_run_for(r.world, 1000000);
@@ -205,7 +205,7 @@ TEST(the_request_of_a_drop_does_not_disturb_a_collection) {
             far_epoch_request(other->pool);
             far_sim_sleep(r.world, 1000000);
         }
-        assert_int_equal(other->pool->store->observed, after.number);
+        assert_int_equal(other->pool->store->handshake.observed, after.number);
         if (!behind)
             stop_at_point(collector, "collect:write_marks");
         put_many(other, "b");

@@ -75,7 +75,7 @@ TEST(an_object_about_to_become_session_owned_survives) {
     stop_at(owner, (far_sim_match){.kind = FAR_SIM_WRITE});
     start_sweep(collector);
     far_sim_run_for(r.world, 20000000);
-    assert_int_equal(owner->pool->store->collection, request_now(&r).collection);
+    assert_int_equal(owner->pool->store->handshake.collection, request_now(&r).collection);
     assert_true(far_sweep_is_pending(owner->pool->store));
     finish(owner);
     assert_int_equal(owner->result, 0);
