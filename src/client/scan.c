@@ -1,6 +1,6 @@
 /* Scans. A scan repeats two steps until the range or the limit is exhausted: a task fills a buffer with a chunk of
  * pairs while it holds a pin, and then the caller delivers the pairs to the user's callback, outside the session and
- * without a pin. The next chunk begins after the last key delivered. */
+ * without a pin. The next chunk begins after the last key delivered, or, in a backward scan, before it. */
 #include "base/error.h"
 #include "client/checksum.h"
 #include "client/client.h"
@@ -22,7 +22,8 @@ struct far_scan_cursor {
     far_report *report;
     far_pair_fn each;
     void *each_ctx;
-    uint8_t *from, *to; /* copies of the bounds; `from` is replaced by the last key delivered */
+    /* copies of the bounds; a forward scan replaces `from` by the last key delivered, a backward scan replaces `to` */
+    uint8_t *from, *to;
 };
 
 
@@ -52,7 +53,8 @@ static void fit_bounds_to_key_size(far_scan_cursor *cursor) {
     if (size == 0)
         return;
     if (scan->from.length) {
-        scan->after = fit_bound_to_key_size(cursor->from, scan->from.length, size);
+        if (fit_bound_to_key_size(cursor->from, scan->from.length, size))
+            cursor->over = !increment_key(cursor->from, size); /* no key is greater than the bound */
         scan->from.length = size;
     }
     if (scan->bounded) {
@@ -104,8 +106,10 @@ int far_scan_begin(far_session *s, far_index *index, const far_op *op, far_scan_
     cursor->scan.bounded = op->to != NULL;
     cursor->scan.to = (far_bytes){cursor->to, op->to_len};
     cursor->scan.buffer = &cursor->buffer;
+    cursor->scan.backward = op->reverse;
     fit_bounds_to_key_size(cursor);
-    cursor->over = cursor->scan.bounded && far_bytes_compare(cursor->scan.from, cursor->scan.to) >= 0;
+    if (cursor->scan.bounded && far_bytes_compare(cursor->scan.from, cursor->scan.to) >= 0)
+        cursor->over = true;
     *made = cursor;
     return 0;
 }
@@ -179,9 +183,15 @@ bool far_scan_deliver(far_scan_cursor *cursor) {
     }
     if (!cursor->over && buffer->pairs) {
         far_bytes last = far_scan_last_key(buffer);
-        memcpy(cursor->from, last.data, last.length);
-        cursor->scan.from.length = last.length;
-        cursor->scan.after = true;
+        bool backward = cursor->scan.backward;
+        memcpy(backward ? cursor->to : cursor->from, last.data, last.length);
+        if (backward) {
+            cursor->scan.to.length = last.length;
+            cursor->scan.bounded = true;
+        } else {
+            cursor->scan.from.length = last.length;
+            cursor->scan.after = true;
+        }
     }
     return cursor->over;
 }
@@ -198,22 +208,14 @@ void far_scan_free(far_scan_cursor *cursor) {
 }
 
 
-int64_t far_scan(far_session *s, far_index *index, const void *from, size_t from_len, const void *to, size_t to_len,
-                 size_t limit, far_pair_fn each, void *ctx) {
-    far_op op = {.kind = FAR_OP_SCAN,
-                 .key = from,
-                 .key_len = from_len,
-                 .to = to,
-                 .to_len = to_len,
-                 .limit = limit,
-                 .each = each,
-                 .each_ctx = ctx};
+/* Runs the scan that `op` describes, and returns the number of pairs delivered or an error. */
+static int64_t run_scan(far_session *s, far_index *index, const far_op *op) {
     far_scan_cursor *cursor = NULL;
     int err = far_call_enter(s);
     if (err < 0)
         return err;
     if ((err = far_check_index(s, index)) >= 0)
-        err = far_scan_begin(s, index, &op, &cursor);
+        err = far_scan_begin(s, index, op, &cursor);
     far_call_leave(s);
     if (err < 0)
         return err;
@@ -234,4 +236,33 @@ int64_t far_scan(far_session *s, far_index *index, const void *from, size_t from
     int64_t result = err < 0 ? far_describe_error(s, err) : far_scan_pairs_delivered(cursor);
     far_scan_free(cursor);
     return result;
+}
+
+
+int64_t far_scan(far_session *s, far_index *index, const void *from, size_t from_len, const void *to, size_t to_len,
+                 size_t limit, far_pair_fn each, void *ctx) {
+    far_op op = {.kind = FAR_OP_SCAN,
+                 .key = from,
+                 .key_len = from_len,
+                 .to = to,
+                 .to_len = to_len,
+                 .limit = limit,
+                 .each = each,
+                 .each_ctx = ctx};
+    return run_scan(s, index, &op);
+}
+
+
+int64_t far_scan_reverse(far_session *s, far_index *index, const void *from, size_t from_len, const void *to,
+                         size_t to_len, size_t limit, far_pair_fn each, void *ctx) {
+    far_op op = {.kind = FAR_OP_SCAN,
+                 .key = from,
+                 .key_len = from_len,
+                 .to = to,
+                 .to_len = to_len,
+                 .limit = limit,
+                 .each = each,
+                 .each_ctx = ctx,
+                 .reverse = true};
+    return run_scan(s, index, &op);
 }

@@ -53,50 +53,78 @@ far_bytes far_scan_last_key(const struct far_scan_buffer *buffer) {
 }
 
 
-static bool chunk_is_full(const struct far_scan_buffer *buffer, const far_scan_chunk *scan) {
-    return buffer->pairs == CHUNK_PAIRS || buffer->pairs >= scan->wanted;
+/* Grows the buffer, or marks the chunk as full if it has no room for a pair of so many bytes. */
+static int make_room_for_pair(struct far_scan_buffer *buffer, size_t bytes) {
+    if (buffer->pairs && buffer->used + bytes > CHUNK_BYTES) {
+        buffer->full = true;
+        return 1;
+    }
+    return grow_buffer(buffer, bytes) ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for the pairs of a scan");
 }
 
 
-/* Adds a pair to the chunk of the scan. Skips keys before the range, and keys that do not follow the last key given. So
- * a kind may give whole leaves, and may give the same leaf twice. */
+int far_scan_add(far_scan_chunk *scan, far_bytes key, far_bytes value) {
+    struct far_scan_buffer *buffer = scan->buffer;
+    size_t bytes = pair_bytes(key.length, value.length), most = scan->wanted < CHUNK_PAIRS ? scan->wanted : CHUNK_PAIRS;
+    if (buffer->pairs >= most) {
+        buffer->full = true;
+        return 1;
+    }
+    if (buffer->used + bytes > buffer->size || buffer->used + bytes > CHUNK_BYTES) {
+        int err = make_room_for_pair(buffer, bytes);
+        if (err != 0)
+            return err;
+    }
+    pair_head head = {(uint32_t)key.length, (uint32_t)value.length};
+    char *at = buffer->data + buffer->used;
+    assert(buffer->used + bytes <= buffer->size);
+    memcpy(at, &head, sizeof(head));
+    far_bytes_copy(at + sizeof(head), key);
+    far_bytes_copy(at + sizeof(head) + key.length, value);
+    buffer->last = buffer->used;
+    buffer->used += bytes;
+    /* The buffer reports that it is full together with the last pair, so that the kind need not search for one more
+     * pair. */
+    buffer->full = ++buffer->pairs >= most;
+    return buffer->full;
+}
+
+
+/* Returns whether a key of a chunk that has no pair yet is before the start of the range, in the direction of the scan.
+ */
+static bool key_precedes_range(const far_scan_chunk *scan, far_bytes key) {
+    int order;
+    if (!scan->backward) {
+        order = far_bytes_compare(key, scan->from);
+        return order < 0 || (order == 0 && scan->after);
+    }
+    if (!scan->bounded)
+        return false;
+    order = far_bytes_compare(key, scan->to);
+    return order > 0 || (order == 0 && !scan->to_included);
+}
+
+
+static bool key_is_past_range(const far_scan_chunk *scan, far_bytes key) {
+    if (scan->backward)
+        return far_bytes_compare(key, scan->from) < 0;
+    return scan->bounded && far_bytes_compare(key, scan->to) >= 0;
+}
+
+
 int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value) {
     struct far_scan_buffer *buffer = scan->buffer;
-    if (scan->bounded && far_bytes_compare(key, scan->to) >= 0) {
+    if (key_is_past_range(scan, key)) {
         buffer->past = true;
         return 1;
     }
     if (buffer->pairs) {
-        if (far_bytes_compare(key, far_scan_last_key(buffer)) <= 0)
+        int order = far_bytes_compare(key, far_scan_last_key(buffer));
+        if (scan->backward ? order >= 0 : order <= 0)
             return 0;
-    } else {
-        int order = far_bytes_compare(key, scan->from);
-        if (order < 0 || (order == 0 && scan->after))
-            return 0;
-    }
-    size_t bytes = pair_bytes(key.length, value.length);
-    if (chunk_is_full(buffer, scan) || (buffer->pairs && buffer->used + bytes > CHUNK_BYTES)) {
-        buffer->full = true;
-        return 1;
-    }
-    if (!grow_buffer(buffer, bytes))
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the pairs of a scan");
-    pair_head head = {(uint32_t)key.length, (uint32_t)value.length};
-    char *at = buffer->data + buffer->used;
-    assert(buffer->used + bytes <= buffer->size && buffer->pairs < CHUNK_PAIRS);
-    memcpy(at, &head, sizeof(head));
-    memcpy(at + sizeof(head), key.data, key.length);
-    if (value.length)
-        memcpy(at + sizeof(head) + key.length, value.data, value.length);
-    buffer->last = buffer->used;
-    buffer->used += bytes;
-    buffer->pairs++;
-    if (!chunk_is_full(buffer, scan))
+    } else if (key_precedes_range(scan, key))
         return 0;
-    /* The buffer reports that it is full together with the last pair, so that the kind need not search for one more
-     * pair. */
-    buffer->full = true;
-    return 1;
+    return far_scan_add(scan, key, value);
 }
 
 
