@@ -1,11 +1,11 @@
 /* Cursors of torture clients. A client has a cursor that stays open between its operations, so that its own operations
  * and those of other clients change the index between the moves.
  *
- * The history records each move that reaches a pair as a reverse or forward scan with limit 1: from the previous position
- * of the cursor in the direction of the move to the key of the pair. A move that finds the end of the range is recorded
- * as a scan of the rest of the range that returned nothing. The interval of the scan is the call that has filled the
- * buffer of the cursor, because all pairs of the buffer were read then. A call that fills the buffer counts as a scan in
- * the statistics of the session. */
+ * The history records each move that reaches a pair as a reverse or forward scan with limit 1: from the previous
+ * position of the cursor in the direction of the move to the key of the pair. A move that finds the end of the range is
+ * recorded as a scan of the rest of the range that returned nothing. The interval of the scan is the call that has
+ * filled the buffer of the cursor, because all pairs of the buffer were read then. A call that fills the buffer counts
+ * as a scan in the statistics of the session. */
 #include "verify/torture_run.h"
 
 #include <string.h>
@@ -44,8 +44,8 @@ static covered covered_up_to(const cursor *cur, far_bytes to) {
 }
 
 
-/* Returns the part of the range that a move of this kind covers. `key` is the key of a seek, and `next` has room for the
- * smallest key that is greater than a given key. */
+/* Returns the part of the range that a move of this kind covers. `key` is the key of a seek, and `next` has room for
+ * the smallest key that is greater than a given key. */
 static covered covered_by_move(const cursor *cur, far_torture_move move, far_bytes key, uint8_t *next) {
     covered all = {{cur->from, cur->from_len}, {cur->to, cur->to_len}, cur->bounded};
     far_bytes position = {cur->key, cur->key_len}, of = move == FAR_MOVE_SEEK_BEFORE ? key : position;
