@@ -417,6 +417,37 @@ static inline unsigned dolphin_inline_position(uint64_t kword) {
 }
 
 
+/* Order words. The order word of a key in a leaf contains the first 7 bytes of the suffix of the key in the bits 4 to
+ * 59, and the length of the suffix, at most 8, in the bits 0 to 3. Within one leaf the order words compare as the keys,
+ * except that two keys with suffixes of more than 7 bytes can have the same order word. */
+
+#define DOLPHIN_ORDER_LONG 8ull /* set if the suffix has more than 7 bytes, so the key is in a key block */
+
+
+/* Returns the order word of an inline key. */
+static inline uint64_t dolphin_kword_order(uint64_t kword) {
+    return (kword & DOLPHIN_PAYLOAD) << 4 | dolphin_kword_length(kword);
+}
+
+
+/* Returns the order word of any key in a leaf of this depth; 0 if the key is shorter than the prefix of the leaf. */
+static inline uint64_t dolphin_order_word(far_bytes key, unsigned depth) {
+    uint64_t bytes;
+    if (key.length <= depth)
+        return 0;
+    if (key.length - depth <= DOLPHIN_INLINE_MAX)
+        return dolphin_kword_order(dolphin_inline_kword(key, depth));
+    memcpy(&bytes, (const uint8_t *)key.data + depth, 8);
+    return __builtin_bswap64(bytes) >> 8 << 4 | DOLPHIN_ORDER_LONG;
+}
+
+
+/* Returns the greatest order word of the keys with positions up to `hi`. A position is the first byte plus 1. */
+static inline uint64_t dolphin_last_order_word(unsigned hi) {
+    return hi ? ((uint64_t)hi << 52) - 1 : 0;
+}
+
+
 #define DOLPHIN_KEY_CLASSES 8u
 
 

@@ -1,49 +1,32 @@
-/* Extracts the LIVE pairs of a leaf with their whole keys. Scans, checks and usage counts use it. */
+/* Extracts the LIVE pairs of a leaf in the order of their keys. Scans, checks and usage counts use it.
+ *
+ * Most keys are compared by one word, the order word, which contains the first 7 bytes of the suffix of the key. Two
+ * keys in key blocks can have equal order words; only then are whole keys compared. */
 #include "base/error.h"
 #include "index/dolphin/dolphin.h"
 
 #include <stdlib.h>
 
+#define BUCKETS 64u
+
+/* The part of a leaf that the caller wants: the order words of the first and of the last key, and the slots to leave
+ * out. `range` is NULL if the caller wants all keys. */
+typedef struct selection {
+    uint64_t first, last, left_out;
+    const dolphin_range *range;
+} selection;
+
 
 bool dolphin_first_key_beyond(const uint8_t *prefix, unsigned depth, unsigned hi, uint8_t *key, size_t *length) {
     if (hi >= DOLPHIN_LAST_POSITION)
         return dolphin_first_key_after_prefix(prefix, depth, key, length);
-    memcpy(key, prefix, depth);
+    if (key != prefix)
+        memcpy(key, prefix, depth);
     /* The position is the byte value plus 1, so the first key with a greater position than `hi` has the byte value
      * `hi`. */
     key[depth] = (uint8_t)hi;
     *length = depth + 1;
     return true;
-}
-
-
-static int compare_pairs(const void *a, const void *b) {
-    const dolphin_pair *x = a, *y = b;
-    int order = far_bytes_compare(x->key, y->key);
-    return order ? order : (x->slot < y->slot) - (x->slot > y->slot);
-}
-
-
-/* Keeps one pair per key. One READ of a leaf may show a key LIVE in two slots if it was deleted and inserted again; the
- * pair in the higher slot is the later one. */
-static unsigned drop_older_duplicates(dolphin_pair *pairs, unsigned count) {
-    unsigned kept = 0;
-    for (unsigned i = 0; i < count; i++)
-        if (kept == 0 || far_bytes_compare(pairs[kept - 1].key, pairs[i].key) != 0)
-            pairs[kept++] = pairs[i];
-    return kept;
-}
-
-
-static int build_inline_key(dolphin_op *op, uint64_t kword, const uint8_t *prefix, unsigned depth, far_bytes *key) {
-    unsigned length = depth + dolphin_kword_length(kword);
-    uint8_t *bytes = far_scratch(op->t, depth + DOLPHIN_INLINE_MAX);
-    if (!bytes)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a key");
-    memcpy(bytes, prefix, depth);
-    dolphin_inline_bytes(kword, bytes + depth);
-    *key = (far_bytes){bytes, length};
-    return 0;
 }
 
 
@@ -67,40 +50,178 @@ uint64_t dolphin_moved_slots(const dolphin_leaf *leaf, unsigned hi) {
 }
 
 
-int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *prefix, unsigned hi,
-                       dolphin_pair *pairs, unsigned *count) {
-    const uint64_t *kwords = dolphin_kwords(leaf);
-    unsigned depth = dolphin_ident_depth(dolphin_ident(leaf)), found = 0, kept = 0;
-    uint64_t parted = dolphin_moved_slots(leaf, hi);
-    bool any = false, half = leaf_is_half_replaced(leaf, hi);
-    uint8_t *blocks[DOLPHIN_SLOTS_MAX];
-    int err = 0;
-    for (unsigned i = 0; i < op->st->slots; i++) {
-        if (dolphin_slot_state_of(kwords[i]) != DOLPHIN_SLOT_LIVE || (parted >> i & 1))
+/* Selects the keys of the leaf that are in the range and have positions up to `hi`. */
+static void select_keys(const dolphin_leaf *leaf, const dolphin_pairs *pairs, unsigned hi, const dolphin_range *range,
+                        selection *wanted) {
+    *wanted = (selection){.last = UINT64_MAX, .left_out = dolphin_moved_slots(leaf, hi), .range = range};
+    if (range)
+        dolphin_range_order_words(range, pairs->key, pairs->depth, &wanted->first, &wanted->last);
+    if (leaf_is_half_replaced(leaf, hi) && dolphin_last_order_word(hi) < wanted->last)
+        wanted->last = dolphin_last_order_word(hi);
+}
+
+
+/* Collects the selected pairs whose keys are in key words. Stores in *long_keys the slots whose keys are in key blocks,
+ * one bit per slot. */
+static int collect_inline_pairs(const dolphin_op *op, dolphin_pairs *pairs, const selection *wanted,
+                                uint64_t *long_keys) {
+    const uint64_t *kwords = dolphin_kwords(pairs->leaf), first = wanted->first, last = wanted->last;
+    unsigned slots = op->st->slots, count = 0;
+    *long_keys = 0;
+    for (unsigned i = 0; i < slots; i++) {
+        uint64_t kword = kwords[i], order = dolphin_kword_order(kword);
+        bool block = dolphin_kword_is_block(kword);
+        if (dolphin_slot_state_of(kword) != DOLPHIN_SLOT_LIVE || (wanted->left_out >> i & 1) ||
+            (!block && (order < first || order > last)))
             continue;
-        blocks[found] = NULL;
-        pairs[found] = (dolphin_pair){.kword = kwords[i], .vword = dolphin_vwords(op, leaf)[i], .slot = i};
-        if (!dolphin_kword_is_sound(kwords[i]))
-            err = dolphin_fail_corrupt(op->index, leaf->addr, "leaf");
-        else if (dolphin_kword_is_block(kwords[i]))
-            err = dolphin_batch_read_key(op, kwords[i], &blocks[found]);
+        if (!dolphin_kword_is_sound(kword))
+            return dolphin_fail_corrupt(op->index, pairs->leaf->addr, "leaf");
+        if (block)
+            *long_keys |= 1ull << i;
         else
-            err = build_inline_key(op, kwords[i], prefix, depth, &pairs[found].key);
+            pairs->pair[count++] = (dolphin_pair){order, i};
+    }
+    pairs->count = count;
+    return 0;
+}
+
+
+/* READs the key blocks of these slots in one batch. */
+static int read_long_keys(dolphin_op *op, const dolphin_pairs *pairs, uint64_t slots, uint8_t *blocks[]) {
+    for (uint64_t left = slots; left; left &= left - 1) {
+        unsigned slot = (unsigned)__builtin_ctzll(left);
+        int err = dolphin_batch_read_key(op, dolphin_kwords(pairs->leaf)[slot], &blocks[slot]);
         if (err < 0) {
             far_discard_batch(op->t);
             return err;
         }
-        any |= blocks[found++] != NULL;
     }
-    if (any && (err = dolphin_wait(op)) < 0)
-        return err;
-    for (unsigned i = 0; i < found; i++) {
-        if (blocks[i] && (err = dolphin_decode_key(op, pairs[i].kword, blocks[i], &pairs[i].key)) < 0)
+    return dolphin_wait(op);
+}
+
+
+static bool key_has_prefix(far_bytes key, const dolphin_pairs *pairs) {
+    return key.length >= pairs->depth && memcmp(key.data, pairs->key, pairs->depth) == 0;
+}
+
+
+/* Adds the selected pairs among these slots, whose keys are in key blocks. A caller with a range gets only keys that
+ * have the prefix of the leaf. A check gets all keys, because it reports those that do not belong to the leaf. */
+static int collect_long_pairs(dolphin_op *op, dolphin_pairs *pairs, const selection *wanted, uint64_t slots) {
+    uint8_t *blocks[DOLPHIN_SLOTS_MAX];
+    int err = read_long_keys(op, pairs, slots, blocks);
+    for (; slots && err == 0; slots &= slots - 1) {
+        unsigned slot = (unsigned)__builtin_ctzll(slots);
+        far_bytes *key = &pairs->long_key[slot];
+        if ((err = dolphin_decode_key(op, dolphin_kwords(pairs->leaf)[slot], blocks[slot], key)) < 0)
             return err;
-        if (!half || dolphin_position(pairs[i].key, depth) <= hi)
-            pairs[kept++] = pairs[i];
+        if (wanted->range && !key_has_prefix(*key, pairs))
+            return dolphin_fail_corrupt(op->index, pairs->leaf->addr, "leaf");
+        uint64_t order = dolphin_order_word(*key, pairs->depth);
+        if (order <= wanted->last && (!wanted->range || dolphin_range_contains(wanted->range, *key)))
+            pairs->pair[pairs->count++] = (dolphin_pair){order | DOLPHIN_ORDER_LONG, slot};
     }
-    qsort(pairs, kept, sizeof(*pairs), compare_pairs);
-    *count = drop_older_duplicates(pairs, kept);
-    return 0;
+    return err;
+}
+
+
+/* Distributes the pairs to buckets by the 6 highest bits in which their order words differ, so that afterwards each
+ * pair is close to its place. Pairs of one bucket keep the order of their slots. */
+static void distribute_pairs(dolphin_pair *pairs, unsigned count) {
+    dolphin_pair from[DOLPHIN_SLOTS_MAX];
+    uint8_t next[BUCKETS] = {0};
+    uint64_t different = 0;
+    unsigned sum = 0, size;
+    for (unsigned i = 0; i < count; i++) {
+        from[i] = pairs[i];
+        different |= pairs[i].order ^ pairs[0].order;
+    }
+    unsigned top = different ? 63 - (unsigned)__builtin_clzll(different) : 0, shift = top > 5 ? top - 5 : 0;
+    for (unsigned i = 0; i < count; i++)
+        next[(from[i].order >> shift) % BUCKETS]++;
+    for (unsigned i = 0; i < BUCKETS; i++, sum += size) {
+        size = next[i];
+        next[i] = (uint8_t)sum;
+    }
+    for (unsigned i = 0; i < count; i++)
+        pairs[next[(from[i].order >> shift) % BUCKETS]++] = from[i];
+}
+
+
+/* Sorts the pairs by their order words, and pairs with equal words by their slots. Returns true if there are equal
+ * words. */
+static bool sort_by_order_words(dolphin_pair *pairs, unsigned count) {
+    bool equal = false;
+    if (count > 2)
+        distribute_pairs(pairs, count);
+    for (unsigned i = 1; i < count; i++) {
+        dolphin_pair pair = pairs[i];
+        unsigned at = i;
+        for (; at > 0 && pairs[at - 1].order > pair.order; at--)
+            pairs[at] = pairs[at - 1];
+        pairs[at] = pair;
+        equal |= at > 0 && pairs[at - 1].order == pair.order;
+    }
+    return equal;
+}
+
+
+typedef struct whole_pair { /* a pair with its whole key if the key is in a key block, else with an empty string */
+    far_bytes key;
+    dolphin_pair pair;
+} whole_pair;
+
+
+static int compare_whole_keys(const whole_pair *x, const whole_pair *y) {
+    if (x->pair.order != y->pair.order)
+        return x->pair.order < y->pair.order ? -1 : 1;
+    return far_bytes_compare(x->key, y->key);
+}
+
+
+static int compare_whole_pairs(const void *a, const void *b) {
+    const whole_pair *x = a, *y = b;
+    int order = compare_whole_keys(x, y);
+    return order ? order : (x->pair.slot < y->pair.slot) - (x->pair.slot > y->pair.slot);
+}
+
+
+/* Keeps one pair per key. One READ of a leaf may show a key LIVE in two slots if it was deleted and inserted again; the
+ * pair in the higher slot is the later one. */
+static unsigned drop_older_duplicates(const whole_pair *sorted, unsigned count, dolphin_pair *kept) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < count; i++)
+        if (i == 0 || compare_whole_keys(&sorted[i - 1], &sorted[i]) != 0)
+            kept[n++] = sorted[i].pair;
+    return n;
+}
+
+
+/* Sorts pairs, some of which have equal order words, by their whole keys. */
+static void sort_by_whole_keys(dolphin_pairs *pairs) {
+    whole_pair all[DOLPHIN_SLOTS_MAX];
+    for (unsigned i = 0; i < pairs->count; i++) {
+        dolphin_pair pair = pairs->pair[i];
+        all[i] = (whole_pair){.key = dolphin_pair_is_long(pair) ? pairs->long_key[pair.slot] : (far_bytes){"", 0},
+                              .pair = pair};
+    }
+    qsort(all, pairs->count, sizeof(all[0]), compare_whole_pairs);
+    pairs->count = drop_older_duplicates(all, pairs->count, pairs->pair);
+}
+
+
+int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *prefix, unsigned hi,
+                       const dolphin_range *range, dolphin_pairs *pairs) {
+    uint64_t long_keys;
+    selection wanted;
+    pairs->leaf = leaf;
+    pairs->depth = dolphin_ident_depth(dolphin_ident(leaf));
+    memcpy(pairs->key, prefix, pairs->depth);
+    select_keys(leaf, pairs, hi, range, &wanted);
+    int err = collect_inline_pairs(op, pairs, &wanted, &long_keys);
+    if (err == 0 && long_keys)
+        err = collect_long_pairs(op, pairs, &wanted, long_keys);
+    if (err == 0 && sort_by_order_words(pairs->pair, pairs->count))
+        sort_by_whole_keys(pairs);
+    return err;
 }
