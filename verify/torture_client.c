@@ -94,10 +94,11 @@ static void prepare_op(client *c, slot *s) {
             op->to_len = choose_key(c, s->to);
         }
         op->limit = far_random_below(&c->random, SCAN_LIMIT_MAX);
+        op->reverse = far_random_chance(&c->random, 1, 2);
         op->each = record_pair;
         op->each_ctx = s;
         s->record = far_history_begin_scan(r->history, c->number, op->key, op->key_len, op->to, op->to_len, op->limit,
-                                           far_torture_stamp(r));
+                                           op->reverse, far_torture_stamp(r));
         return;
     case FAR_OP_DELETE:
         break;
@@ -139,8 +140,8 @@ static void run_op(far_session *session, far_op *op) {
         op->result = far_delete(session, op->index, op->key, op->key_len);
         break;
     case FAR_OP_SCAN:
-        op->result = (int)far_scan(session, op->index, op->key, op->key_len, op->to, op->to_len, op->limit, op->each,
-                                   op->each_ctx);
+        op->result = (int)(op->reverse ? far_scan_reverse : far_scan)(session, op->index, op->key, op->key_len, op->to,
+                                                                      op->to_len, op->limit, op->each, op->each_ctx);
         break;
     }
 }
