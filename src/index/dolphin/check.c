@@ -468,7 +468,7 @@ static int check_leaf(traversal *t, const dolphin_leaf *leaf) {
         prefix[0] = (uint8_t)(dolphin_entry_lb(leaf->entry) - 1);
     if (leaf->image[2] != dolphin_prefix_word(op->st, prefix, depth))
         far_report_problem(t->ctx, "leaf at %#llx: its prefix word does not match the prefix of its node", addr);
-    int err = dolphin_read_pairs(op, leaf, prefix, last_position_of_leaf(node, leaf), NULL, &pairs);
+    int err = dolphin_read_pairs(op, leaf, prefix, last_position_of_leaf(node, leaf), NULL, 0, &pairs);
     if (err < 0)
         return err;
     check_keys(t, &pairs);
@@ -608,7 +608,7 @@ static int count_leaf(traversal *t, const dolphin_leaf *leaf) {
     uint64_t lengths[DOLPHIN_SLOTS_MAX];
     uint8_t prefix[FAR_KEY_MAX] = {0};
     memcpy(prefix, dolphin_node_prefix(node), node->depth);
-    int err = dolphin_read_pairs(op, leaf, prefix, last_position_of_leaf(node, leaf), NULL, &pairs);
+    int err = dolphin_read_pairs(op, leaf, prefix, last_position_of_leaf(node, leaf), NULL, 0, &pairs);
     if (err < 0)
         return err;
     for (unsigned i = 0; i < pairs.count; i++) {

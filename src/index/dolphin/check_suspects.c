@@ -51,8 +51,7 @@ int dolphin_recheck_all(far_task *t, dolphin_recheck_list *all, far_report *repo
     int err = 0;
     for (; all->count > 0 && err >= 0; all->count--) {
         dolphin_recheck *s = &all->list[all->count - 1];
-        err = far_confirm_abandoned(t, far_owner_client(s->owner), far_owner_generation(s->owner), object_is_unchanged,
-                                    s);
+        err = far_confirm_abandoned(t, far_owner_client(s->owner), far_owner_generation(s->owner), object_is_unchanged, s);
         if (err <= 0)
             continue;
         all->problem_count++;

@@ -391,6 +391,8 @@ far_bytes dolphin_range_cursor(const dolphin_range *range);
 /* Moves the cursor beyond an interval of positions, in the direction of the scan. The prefix of the interval is the
  * first `depth` bytes of the cursor. */
 void dolphin_range_leave_interval(dolphin_range *range, unsigned depth, unsigned lo, unsigned hi);
+/* Moves the cursor beyond this key, in the direction of the scan. */
+void dolphin_range_leave_key(dolphin_range *range, far_bytes key);
 /* Moves the cursor to the first key with this prefix, or to the last one in a backward scan. The cursor does not have
  * the prefix. Returns false if the cursor has already passed these keys. */
 bool dolphin_range_enter_prefix(dolphin_range *range, far_bytes prefix);
@@ -417,14 +419,16 @@ typedef struct dolphin_pair {
 typedef struct dolphin_pairs {
     const dolphin_leaf *leaf;
     unsigned depth, count;
+    bool whole; /* all pairs of the leaf that are in the range are here; otherwise only the first ones */
     dolphin_pair pair[DOLPHIN_SLOTS_MAX];
     far_bytes long_key[DOLPHIN_SLOTS_MAX]; /* by slot: the keys in key blocks */
     uint8_t key[FAR_KEY_MAX + 8];          /* the prefix of the leaf, then space for the suffix of an inline key */
 } dolphin_pairs;
-/* Stores the pairs of the leaf whose keys are in the range, and READs the key blocks of the leaf. `range` is NULL if the
- * caller wants all pairs. `hi` is the last position for which its entry names the leaf. */
+/* Stores the pairs of the leaf whose keys are in the range, in the direction of the scan, and READs the key blocks of
+ * the leaf. If the caller wants few pairs (`most`), only the first ones are stored, which may be more than `most`.
+ * `range` is NULL if the caller wants all pairs. `hi` is the last position for which the entry of the leaf names it. */
 int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *prefix, unsigned hi,
-                       const dolphin_range *range, dolphin_pairs *pairs);
+                       const dolphin_range *range, unsigned most, dolphin_pairs *pairs);
 static inline bool dolphin_pair_is_long(dolphin_pair pair) {
     return pair.order & DOLPHIN_ORDER_LONG;
 }
@@ -433,9 +437,9 @@ static inline far_bytes dolphin_pair_key(dolphin_pairs *pairs, unsigned i) {
     dolphin_pair pair = pairs->pair[i];
     if (dolphin_pair_is_long(pair))
         return pairs->long_key[pair.slot];
-    uint64_t suffix = __builtin_bswap64(pair.order << 4);
-    memcpy(pairs->key + pairs->depth, &suffix, 8);
-    return (far_bytes){pairs->key, pairs->depth + (pair.order & DOLPHIN_INLINE_MAX)};
+    uint64_t depth = pairs->depth, suffix = __builtin_bswap64(pair.order << 4);
+    memcpy(pairs->key + depth, &suffix, 8);
+    return (far_bytes){pairs->key, depth + (pair.order & DOLPHIN_INLINE_MAX)};
 }
 /* Returns the set of slots (one bit per slot) whose keys another leaf already owns, because a client failed after it
  * had replaced a part of this leaf. The key blocks of these slots must not be READ. */

@@ -143,8 +143,8 @@ static const far_type types[DOLPHIN_TYPES] = {
     [DOLPHIN_TYPE_VALUE] = {.name = "value", .align = 16},
 };
 
-static const char *const private_options[] = {"split_arrays", "scan_batch", "walk_slice", "patience",
-                                              "hot_updates",  "calm_after", NULL};
+static const char *const private_options[] = {"split_arrays", "scan_batch", "walk_slice", "patience", "hot_updates",
+                                              "calm_after", NULL};
 
 const far_index_kind far_dolphin_kind = {
     .name = "dolphin",

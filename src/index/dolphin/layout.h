@@ -395,6 +395,18 @@ static inline bool dolphin_kword_is_block(uint64_t kword) {
 }
 
 
+/* Returns true if the slot is LIVE and the key is in the key word. */
+static inline bool dolphin_kword_is_live_inline(uint64_t kword) {
+    return kword >> 59 == DOLPHIN_SLOT_LIVE << 1;
+}
+
+
+/* Returns true if the slot is LIVE and the key is in a key block. */
+static inline bool dolphin_kword_is_live_block(uint64_t kword) {
+    return kword >> 59 == (DOLPHIN_SLOT_LIVE << 1 | 1);
+}
+
+
 /* Returns the key word for the suffix of the key that begins at `depth`, which must have at most 7 bytes. The state
  * field of the word is 0. Within one leaf the payloads, and then the lengths, compare in the order of the keys. */
 static inline uint64_t dolphin_inline_kword(far_bytes key, unsigned depth) {
@@ -494,12 +506,17 @@ static inline uint64_t dolphin_key_sum(uint64_t kword) {
 }
 
 
+/* Returns the bytes of an inline key word beyond the suffix, which are all zero in a sound word. */
+static inline uint64_t dolphin_bytes_beyond_suffix(uint64_t kword) {
+    return kword << 8 << 8 * dolphin_kword_length(kword) % 64;
+}
+
+
 static inline bool dolphin_kword_is_sound(uint64_t kword) {
     unsigned length = dolphin_kword_length(kword);
     if (kword >> 60 > DOLPHIN_SLOT_DEAD || (kword >> 60 == DOLPHIN_SLOT_EMPTY && kword != 0))
         return false;
-    return length >= DOLPHIN_BLOCK ? dolphin_kword_block(kword) != 0
-                                   : (kword & DOLPHIN_PAYLOAD & ((1ull << (56 - 8 * length)) - 1)) == 0;
+    return length >= DOLPHIN_BLOCK ? dolphin_kword_block(kword) != 0 : dolphin_bytes_beyond_suffix(kword) == 0;
 }
 
 

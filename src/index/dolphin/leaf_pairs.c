@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #define BUCKETS 64u
+#define FEW     8u /* up to this number of wanted pairs, a leaf is not sorted as a whole */
 
 /* The part of a leaf that the caller wants: the order words of the first and of the last key, and the slots to leave
  * out. `range` is NULL if the caller wants all keys. */
@@ -63,26 +64,26 @@ static void select_keys(const dolphin_leaf *leaf, const dolphin_pairs *pairs, un
 
 /* Collects the selected pairs whose keys are in key words. Stores in *long_keys the slots whose keys are in key blocks,
  * one bit per slot. */
-static int collect_inline_pairs(const dolphin_op *op, dolphin_pairs *pairs, const selection *wanted,
+static int collect_inline_pairs(const dolphin_op *op, const selection *wanted, dolphin_pairs *pairs,
                                 uint64_t *long_keys) {
     const uint64_t *kwords = dolphin_kwords(pairs->leaf), first = wanted->first, last = wanted->last;
-    unsigned slots = op->st->slots, count = 0;
-    *long_keys = 0;
-    for (unsigned i = 0; i < slots; i++) {
+    dolphin_pair *next = pairs->pair;
+    uint64_t blocks = 0, unsound = 0;
+    for (unsigned i = 0, slots = op->st->slots; i < slots; i++) {
         uint64_t kword = kwords[i], order = dolphin_kword_order(kword);
-        bool block = dolphin_kword_is_block(kword);
-        if (dolphin_slot_state_of(kword) != DOLPHIN_SLOT_LIVE || (wanted->left_out >> i & 1) ||
-            (!block && (order < first || order > last)))
+        if (!dolphin_kword_is_live_inline(kword)) {
+            if (dolphin_kword_is_live_block(kword))
+                blocks |= 1ull << i;
             continue;
-        if (!dolphin_kword_is_sound(kword))
-            return dolphin_fail_corrupt(op->index, pairs->leaf->addr, "leaf");
-        if (block)
-            *long_keys |= 1ull << i;
-        else
-            pairs->pair[count++] = (dolphin_pair){order, i};
+        }
+        if (order < first || order > last)
+            continue;
+        unsound |= dolphin_bytes_beyond_suffix(kword);
+        *next++ = (dolphin_pair){order, i};
     }
-    pairs->count = count;
-    return 0;
+    pairs->count = (unsigned)(next - pairs->pair);
+    *long_keys = blocks & ~wanted->left_out;
+    return unsound ? dolphin_fail_corrupt(op->index, pairs->leaf->addr, "leaf") : 0;
 }
 
 
@@ -90,7 +91,9 @@ static int collect_inline_pairs(const dolphin_op *op, dolphin_pairs *pairs, cons
 static int read_long_keys(dolphin_op *op, const dolphin_pairs *pairs, uint64_t slots, uint8_t *blocks[]) {
     for (uint64_t left = slots; left; left &= left - 1) {
         unsigned slot = (unsigned)__builtin_ctzll(left);
-        int err = dolphin_batch_read_key(op, dolphin_kwords(pairs->leaf)[slot], &blocks[slot]);
+        uint64_t kword = dolphin_kwords(pairs->leaf)[slot];
+        int err = dolphin_kword_is_sound(kword) ? dolphin_batch_read_key(op, kword, &blocks[slot])
+                                                : dolphin_fail_corrupt(op->index, pairs->leaf->addr, "leaf");
         if (err < 0) {
             far_discard_batch(op->t);
             return err;
@@ -107,7 +110,7 @@ static bool key_has_prefix(far_bytes key, const dolphin_pairs *pairs) {
 
 /* Adds the selected pairs among these slots, whose keys are in key blocks. A caller with a range gets only keys that
  * have the prefix of the leaf. A check gets all keys, because it reports those that do not belong to the leaf. */
-static int collect_long_pairs(dolphin_op *op, dolphin_pairs *pairs, const selection *wanted, uint64_t slots) {
+static int collect_long_pairs(dolphin_op *op, const selection *wanted, dolphin_pairs *pairs, uint64_t slots) {
     uint8_t *blocks[DOLPHIN_SLOTS_MAX];
     int err = read_long_keys(op, pairs, slots, blocks);
     for (; slots && err == 0; slots &= slots - 1) {
@@ -125,43 +128,60 @@ static int collect_long_pairs(dolphin_op *op, dolphin_pairs *pairs, const select
 }
 
 
-/* Distributes the pairs to buckets by the 6 highest bits in which their order words differ, so that afterwards each
- * pair is close to its place. Pairs of one bucket keep the order of their slots. */
-static void distribute_pairs(dolphin_pair *pairs, unsigned count) {
-    dolphin_pair from[DOLPHIN_SLOTS_MAX];
-    uint8_t next[BUCKETS] = {0};
-    uint64_t different = 0;
-    unsigned sum = 0, size;
-    for (unsigned i = 0; i < count; i++) {
-        from[i] = pairs[i];
-        different |= pairs[i].order ^ pairs[0].order;
+/* Replaces each count by the sum of the counts before it. Eight counts are added at once: the sum of all counts is at
+ * most 64, so no byte overflows. */
+static void sum_counts(uint64_t counts[BUCKETS / 8]) {
+    const uint64_t ones = 0x0101010101010101ull;
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < BUCKETS / 8; i++) {
+        uint64_t with_own = counts[i] * ones + sum * ones;
+        counts[i] = with_own - counts[i];
+        sum = with_own >> 56;
     }
-    unsigned top = different ? 63 - (unsigned)__builtin_clzll(different) : 0, shift = top > 5 ? top - 5 : 0;
-    for (unsigned i = 0; i < count; i++)
-        next[(from[i].order >> shift) % BUCKETS]++;
-    for (unsigned i = 0; i < BUCKETS; i++, sum += size) {
-        size = next[i];
-        next[i] = (uint8_t)sum;
+}
+
+
+/* Distributes the pairs to buckets, which divide the interval from the smallest to the greatest order word, so that
+ * afterwards each pair is close to its place. Pairs of one bucket keep the order of their slots. */
+static void distribute_pairs(const dolphin_pair *from, unsigned count, dolphin_pair *to) {
+    uint64_t counts[BUCKETS / 8] = {0}, least = from[0].order, greatest = from[0].order;
+    uint8_t *next = (uint8_t *)counts;
+    for (unsigned i = 1; i < count; i++) {
+        least = from[i].order < least ? from[i].order : least;
+        greatest = from[i].order > greatest ? from[i].order : greatest;
     }
+    unsigned top = 63 - (unsigned)__builtin_clzll((greatest - least) | 1), shift = top > 5 ? top - 5 : 0;
     for (unsigned i = 0; i < count; i++)
-        pairs[next[(from[i].order >> shift) % BUCKETS]++] = from[i];
+        next[(from[i].order - least) >> shift]++;
+    sum_counts(counts);
+    for (unsigned i = 0; i < count; i++)
+        to[next[(from[i].order - least) >> shift]++] = from[i];
+}
+
+
+/* Moves the pair before all pairs with greater order words. Returns true if a pair with the same order word precedes
+ * it. */
+static bool move_pair_down(dolphin_pair *pairs, unsigned at) {
+    dolphin_pair pair = pairs[at];
+    for (; at > 0 && pairs[at - 1].order > pair.order; at--)
+        pairs[at] = pairs[at - 1];
+    pairs[at] = pair;
+    return at > 0 && pairs[at - 1].order == pair.order;
 }
 
 
 /* Sorts the pairs by their order words, and pairs with equal words by their slots. Returns true if there are equal
  * words. */
-static bool sort_by_order_words(dolphin_pair *pairs, unsigned count) {
+static bool sort_by_order_words(dolphin_pairs *pairs) {
+    dolphin_pair from[DOLPHIN_SLOTS_MAX], *sorted = pairs->pair;
     bool equal = false;
-    if (count > 2)
-        distribute_pairs(pairs, count);
-    for (unsigned i = 1; i < count; i++) {
-        dolphin_pair pair = pairs[i];
-        unsigned at = i;
-        for (; at > 0 && pairs[at - 1].order > pair.order; at--)
-            pairs[at] = pairs[at - 1];
-        pairs[at] = pair;
-        equal |= at > 0 && pairs[at - 1].order == pair.order;
+    if (pairs->count > 4) {
+        memcpy(from, sorted, pairs->count * sizeof(from[0]));
+        distribute_pairs(from, pairs->count, sorted);
     }
+    for (unsigned i = 1; i < pairs->count; i++)
+        if (sorted[i - 1].order >= sorted[i].order)
+            equal |= move_pair_down(sorted, i);
     return equal;
 }
 
@@ -210,18 +230,63 @@ static void sort_by_whole_keys(dolphin_pairs *pairs) {
 }
 
 
+/* Returns the order word of the pair that is the nth one in the direction of the scan. `n` is at most FEW. */
+static uint64_t find_nth_order_word(const dolphin_pairs *pairs, unsigned n, uint64_t direction) {
+    uint64_t nearest[FEW], word;
+    for (unsigned i = 0; i < n; i++)
+        nearest[i] = UINT64_MAX;
+    for (unsigned i = 0; i < pairs->count; i++)
+        if ((word = pairs->pair[i].order ^ direction) < nearest[n - 1]) {
+            unsigned at = n - 1;
+            for (; at > 0 && nearest[at - 1] > word; at--)
+                nearest[at] = nearest[at - 1];
+            nearest[at] = word;
+        }
+    return nearest[n - 1];
+}
+
+
+/* Keeps only the first `most` pairs in the direction of the scan, and all pairs with the same order word as the last of
+ * them. So a scan of few pairs does not sort the whole leaf. */
+static void keep_nearest_pairs(dolphin_pairs *pairs, bool backward, unsigned most) {
+    uint64_t direction = backward ? UINT64_MAX : 0, last = find_nth_order_word(pairs, most, direction);
+    unsigned kept = 0;
+    for (unsigned i = 0; i < pairs->count; i++)
+        if ((pairs->pair[i].order ^ direction) <= last)
+            pairs->pair[kept++] = pairs->pair[i];
+    pairs->whole = kept == pairs->count;
+    pairs->count = kept;
+}
+
+
+static void reverse_pairs(dolphin_pair *pairs, unsigned count) {
+    for (unsigned i = 0; i < count / 2; i++) {
+        dolphin_pair other = pairs[count - 1 - i];
+        pairs[count - 1 - i] = pairs[i];
+        pairs[i] = other;
+    }
+}
+
+
 int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *prefix, unsigned hi,
-                       const dolphin_range *range, dolphin_pairs *pairs) {
-    uint64_t long_keys;
+                       const dolphin_range *range, unsigned most, dolphin_pairs *pairs) {
+    uint64_t long_keys = 0;
     selection wanted;
     pairs->leaf = leaf;
+    pairs->whole = true;
     pairs->depth = dolphin_ident_depth(dolphin_ident(leaf));
     memcpy(pairs->key, prefix, pairs->depth);
     select_keys(leaf, pairs, hi, range, &wanted);
-    int err = collect_inline_pairs(op, pairs, &wanted, &long_keys);
+    int err = collect_inline_pairs(op, &wanted, pairs, &long_keys);
     if (err == 0 && long_keys)
-        err = collect_long_pairs(op, pairs, &wanted, long_keys);
-    if (err == 0 && sort_by_order_words(pairs->pair, pairs->count))
+        err = collect_long_pairs(op, &wanted, pairs, long_keys);
+    if (err < 0)
+        return err;
+    if (range && most <= FEW && most < pairs->count)
+        keep_nearest_pairs(pairs, range->backward, most);
+    if (sort_by_order_words(pairs))
         sort_by_whole_keys(pairs);
-    return err;
+    if (range && range->backward)
+        reverse_pairs(pairs->pair, pairs->count);
+    return 0;
 }

@@ -23,13 +23,7 @@ typedef struct cursor {
 } cursor;
 
 
-/* Returns the index of the nth pair in the direction of the scan. */
-static unsigned nth_pair(const cursor *c, unsigned n) {
-    return c->range.backward ? c->pairs.count - 1 - n : n;
-}
-
-
-/* Returns the copy of the value word of a pair, in the image of its leaf. */
+/* Returns the address of the value word of a pair in the image of its leaf. */
 static uint64_t *vword_of_pair(const cursor *c, unsigned i) {
     return c->pairs.leaf->image + DOLPHIN_LEAF_HEADER / 8 + c->op.st->slots + c->pairs.pair[i].slot;
 }
@@ -39,34 +33,25 @@ static uint64_t *vword_of_pair(const cursor *c, unsigned i) {
  * word without a value means that the key was deleted. */
 static int reread_missing_values(cursor *c, unsigned from, unsigned to) {
     dolphin_op *op = &c->op;
-    uint64_t missing = op->st->raw_values ? op->st->poison : 0;
+    uint64_t missing = op->st->raw_values ? op->st->poison : 0, *vwords = vword_of_pair(c, 0) - c->pairs.pair[0].slot;
     bool any = false;
-    for (unsigned n = from; n < to; n++) {
-        unsigned i = nth_pair(c, n);
-        uint64_t *vword = vword_of_pair(c, i);
-        if (*vword != missing)
+    for (unsigned i = from; i < to; i++) {
+        unsigned slot = (unsigned)c->pairs.pair[i].slot;
+        if (vwords[slot] != missing)
             continue;
-        far_read(op->t, dolphin_vword_addr(c->pairs.leaf->addr, op->st->slots, (unsigned)c->pairs.pair[i].slot), vword,
-                 8);
+        far_read(op->t, dolphin_vword_addr(c->pairs.leaf->addr, op->st->slots, slot), &vwords[slot], 8);
         any = true;
     }
     return any ? dolphin_wait(op) : 0;
 }
 
 
-static int emit_pair(cursor *c, unsigned i, far_bytes value) {
-    c->pairs_wanted--;
-    return far_scan_add(c->scan, dolphin_pair_key(&c->pairs, i), value);
-}
-
-
 /* READs the value blocks of pairs in one batch. Stores in *to the pair where the next batch begins, because the blocks
- * are too large for one batch. */
+ * may be too large for one batch. */
 static int read_value_blocks(cursor *c, unsigned from, unsigned *to, uint8_t *blocks[]) {
     uint64_t bytes = 0;
-    unsigned n = from;
-    for (; n < *to && bytes < VALUE_BYTES; n++) {
-        unsigned i = nth_pair(c, n);
+    unsigned i = from;
+    for (; i < *to && bytes < VALUE_BYTES; i++) {
         uint64_t vword = *vword_of_pair(c, i);
         int err = dolphin_batch_read_value(&c->op, vword, &blocks[i]);
         if (err < 0) {
@@ -75,24 +60,27 @@ static int read_value_blocks(cursor *c, unsigned from, unsigned *to, uint8_t *bl
         }
         bytes += blocks[i] ? dolphin_value_block_bytes(vword) : 0;
     }
-    *to = n;
+    *to = i;
     return bytes ? dolphin_wait(&c->op) : 0;
 }
 
 
-/* Emits pairs whose values are in blocks or have variable length. Stores in *to the pair where the caller continues.
+/* Emits pairs whose values are in blocks or have variable length. Stores in *to the pair where the next call continues.
  * Returns 1 if the caller of the scan wants no more. */
 static int emit_decoded_values(cursor *c, unsigned from, unsigned *to) {
     uint8_t *blocks[DOLPHIN_SLOTS_MAX];
-    int err = read_value_blocks(c, from, to, blocks);
-    for (unsigned n = from; n < *to && err == 0; n++) {
-        unsigned i = nth_pair(c, n);
+    int err = reread_missing_values(c, from, *to);
+    if (err == 0)
+        err = read_value_blocks(c, from, to, blocks);
+    for (unsigned i = from; i < *to && err == 0; i++) {
         uint64_t vword = *vword_of_pair(c, i);
-        far_bytes value = {&vword, 8};
+        far_bytes key = dolphin_pair_key(&c->pairs, i), value = {&vword, 8};
         if (vword == 0)
             continue; /* the pair is not emitted, because its key was deleted meanwhile */
-        if ((err = dolphin_decode_value(&c->op, dolphin_pair_key(&c->pairs, i), vword, blocks[i], &value)) == 0)
-            err = emit_pair(c, i, value);
+        if ((err = dolphin_decode_value(&c->op, key, vword, blocks[i], &value)) == 0) {
+            err = far_scan_add(c->scan, key, value);
+            c->pairs_wanted--;
+        }
     }
     return err;
 }
@@ -100,9 +88,20 @@ static int emit_decoded_values(cursor *c, unsigned from, unsigned *to) {
 
 /* Emits pairs with value_size=8, whose values are the value words. */
 static int emit_raw_values(cursor *c, unsigned from, unsigned to) {
+    far_scan_chunk *scan = c->scan;
+    const uint64_t poison = c->op.st->poison, *vwords = dolphin_vwords(&c->op, c->pairs.leaf);
+    bool again = false;
     int err = 0;
-    for (unsigned n = from; n < to && err == 0; n++)
-        err = emit_pair(c, nth_pair(c, n), (far_bytes){vword_of_pair(c, nth_pair(c, n)), 8});
+    c->pairs_wanted -= to - from;
+    for (unsigned i = from; i < to && err == 0; i++) {
+        const uint64_t *vword = &vwords[c->pairs.pair[i].slot];
+        if (*vword == poison && !again) {
+            if ((err = reread_missing_values(c, i, to)) < 0)
+                return err;
+            again = true;
+        }
+        err = far_scan_add(scan, dolphin_pair_key(&c->pairs, i), (far_bytes){vword, 8});
+    }
     return err;
 }
 
@@ -113,24 +112,25 @@ static int emit_pairs(cursor *c) {
     for (unsigned from = 0, to; from < c->pairs.count && err == 0; from = to) {
         unsigned left = c->pairs.count - from;
         to = from + (left < c->pairs_wanted ? left : c->pairs_wanted);
-        if ((err = reread_missing_values(c, from, to)) == 0)
-            err = c->op.st->raw_values ? emit_raw_values(c, from, to) : emit_decoded_values(c, from, &to);
+        err = c->op.st->raw_values ? emit_raw_values(c, from, to) : emit_decoded_values(c, from, &to);
     }
     return err;
 }
 
 
-/* Emits the pairs of a leaf that are in the range and have positions up to `hi`, and moves the cursor beyond the
- * interval. Returns 1 if the caller wants no more. */
+/* Emits the pairs of a leaf that are in the range and have positions up to `hi`, and moves the cursor beyond them.
+ * Returns 1 if the caller wants no more. */
 static int emit_leaf(cursor *c, const dolphin_leaf *leaf, unsigned hi) {
     uint64_t ident = dolphin_ident(leaf);
     const uint8_t *prefix = dolphin_range_cursor(&c->range).data;
-    int err = dolphin_read_pairs(&c->op, leaf, prefix, hi, &c->range, &c->pairs);
-    if (err == 0)
-        err = emit_pairs(c);
-    if (err == 0)
+    int err = dolphin_read_pairs(&c->op, leaf, prefix, hi, &c->range, c->pairs_wanted, &c->pairs);
+    if (err != 0 || (err = emit_pairs(c)) != 0)
+        return err;
+    if (c->pairs.whole)
         dolphin_range_leave_interval(&c->range, dolphin_ident_depth(ident), dolphin_ident_lo(ident), hi);
-    return err;
+    else
+        dolphin_range_leave_key(&c->range, dolphin_pair_key(&c->pairs, c->pairs.count - 1));
+    return 0;
 }
 
 

@@ -37,6 +37,12 @@ static bool step_back(dolphin_bound *bound) {
 }
 
 
+/* Called after a bound has changed. `any` is false if no key satisfies the new bound. */
+static void update_empty(dolphin_range *range, bool any) {
+    range->empty = !any || far_bytes_compare(bytes_of(&range->first), bytes_of(&range->last)) > 0;
+}
+
+
 void dolphin_range_of_chunk(const far_scan_chunk *scan, dolphin_range *range) {
     range->backward = scan->backward;
     set_bound(&range->first, scan->from);
@@ -49,7 +55,7 @@ void dolphin_range_of_chunk(const far_scan_chunk *scan, dolphin_range *range) {
         any = scan->to_included || step_back(&range->last);
     } else
         extend_to_last_key(&range->last);
-    range->empty = !any || far_bytes_compare(bytes_of(&range->first), bytes_of(&range->last)) > 0;
+    update_empty(range, any);
 }
 
 
@@ -76,7 +82,19 @@ static bool lower_last_bound(dolphin_bound *last, unsigned depth, unsigned lo) {
 void dolphin_range_leave_interval(dolphin_range *range, unsigned depth, unsigned lo, unsigned hi) {
     bool any =
         range->backward ? lower_last_bound(&range->last, depth, lo) : raise_first_bound(&range->first, depth, hi);
-    range->empty = !any || far_bytes_compare(bytes_of(&range->first), bytes_of(&range->last)) > 0;
+    update_empty(range, any);
+}
+
+
+void dolphin_range_leave_key(dolphin_range *range, far_bytes key) {
+    dolphin_bound *cursor = range->backward ? &range->last : &range->first;
+    bool any = true;
+    set_bound(cursor, key);
+    if (range->backward)
+        any = step_back(cursor);
+    else
+        cursor->bytes[cursor->length++] = 0;
+    update_empty(range, any);
 }
 
 
@@ -87,7 +105,7 @@ bool dolphin_range_enter_prefix(dolphin_range *range, far_bytes prefix) {
     set_bound(range->backward ? &range->last : &range->first, prefix);
     if (range->backward)
         extend_to_last_key(&range->last);
-    range->empty = far_bytes_compare(bytes_of(&range->first), bytes_of(&range->last)) > 0;
+    update_empty(range, true);
     return true;
 }
 
