@@ -90,6 +90,9 @@ static bool set_range(scan_state *p, const far_scan_chunk *scan) {
     int order = scan->bounded ? far_bytes_compare(scan->from, scan->to) : -1;
     p->backward = scan->backward;
     p->ends = p->backward || scan->bounded;
+    p->list.at = &p->op.key;
+    p->list.end = p->ends ? &p->end : NULL;
+    p->list.backward = p->backward;
     if (order > 0 || (order == 0 && !scan->to_included))
         return false;
     if (p->op.st->inline_items)
@@ -223,11 +226,7 @@ static int list_leaves(scan_state *p) {
     chime_state *st = op->st;
     chime_ptr parent;
     chime_route r;
-    p->list = (chime_leaf_list){.at = &op->key,
-                                .end = p->ends ? &p->end : NULL,
-                                .backward = p->backward,
-                                .wanted = p->delivery.wanted,
-                                .count = 1};
+    p->list.wanted = p->delivery.wanted;
     int err = chime_descend(op, 1, &parent);
     if (err == CHIME_NO_LEVEL)
         return chime_descend(op, 0, &p->list.leaf[0]);
@@ -312,8 +311,9 @@ static int scan_left_part(scan_state *p, unsigned *i) {
 static int scan_batch(scan_state *p) {
     chime_op *op = &p->op;
     int err = 0;
+    p->list.count = 1;
     if (p->taken)
-        p->list = (chime_leaf_list){.count = 1, .leaf = {p->taken}};
+        p->list.leaf[0] = p->taken;
     else
         err = list_leaves(p);
     p->taken = 0;

@@ -9,8 +9,8 @@
 
 /* limit for the blocks that one batch READs, in bytes; a single larger block is READ alone */
 #define BLOCK_BYTES_MAX (256u << 10)
-#define BUCKETS         64u
-#define NO_ITEM         UINT16_MAX
+#define BUCKET_BITS     5u
+#define BUCKETS         (1u << BUCKET_BITS)
 
 typedef struct item {
     uint64_t rank;
@@ -25,68 +25,101 @@ typedef struct item_set {
 } item_set;
 
 
-static uint64_t rank_of(const chime_delivery *d, uint64_t first) {
-    return d->scan->backward ? ~first : first;
+/* Returns a number by which the first 8 bytes of a key are converted into a rank, and back, with exclusive or. */
+static uint64_t rank_mask(const chime_delivery *d) {
+    return d->scan->backward ? UINT64_MAX : 0;
 }
 
 
 /* Collects the items whose first 8 bytes are at least `least` and at most `most`. */
-static void collect_items(const chime_state *st, const chime_delivery *d, uint64_t *w, uint64_t least, uint64_t most,
+static void collect_items(const chime_state *st, uint64_t *w, uint64_t least, uint64_t most, uint64_t mask,
                           item_set *set) {
     unsigned offset[CHIME_PER_LINE], h1 = chime_h1_offset(st->per_line, 0) / 8, all = (1u << st->per_line) - 1;
+    uint64_t least_rank = UINT64_MAX, most_rank = 0;
+    item *to = set->items;
     for (unsigned i = 0; i < st->per_line; i++)
         offset[i] = chime_slot_offset(st->per_line, i) / 8;
-    *set = (item_set){.items = set->items, .least = UINT64_MAX};
     for (const uint64_t *line = w, *end = chime_tail(st, w); line < end; line += CHIME_LINE / 8)
         for (unsigned left = chime_h1_occupied(line[h1]) & all; left; left &= left - 1) {
             const uint64_t *words = line + offset[__builtin_ctz(left)];
             if (words[0] < least || words[0] > most)
                 continue;
-            uint64_t rank = rank_of(d, words[0]);
-            set->items[set->count++] = (item){rank, words + 1};
-            set->least = rank < set->least ? rank : set->least;
-            set->most = rank > set->most ? rank : set->most;
+            uint64_t rank = words[0] ^ mask;
+            *to++ = (item){rank, words + 1};
+            least_rank = rank < least_rank ? rank : least_rank;
+            most_rank = rank > most_rank ? rank : most_rank;
         }
+    set->count = (unsigned)(to - set->items);
+    set->least = least_rank;
+    set->most = most_rank;
 }
 
 
-/* Copies the items in the order of their ranks. The items are distributed to buckets, each of which is a short list in
- * the order of ranks; a bit of `used` is set for each bucket that has items. Stops after the bucket with which `wanted`
- * items are copied. Returns the number of copied items. */
-static unsigned order_items(const item_set *set, uint64_t wanted, item *ordered) {
-    uint16_t head[BUCKETS], next[CHIME_SPAN_MAX];
-    uint64_t used = 0, range = set->most - set->least;
-    unsigned shift = range < BUCKETS ? 0 : 58 - (unsigned)__builtin_clzll(range), count = 0;
-    for (unsigned i = 0; i < set->count; i++) {
-        uint64_t rank = set->items[i].rank;
-        unsigned bucket = (unsigned)((rank - set->least) >> shift);
-        uint16_t *link = &head[bucket];
-        if (!(used >> bucket & 1))
-            *link = NO_ITEM;
-        used |= 1ull << bucket;
-        while (*link != NO_ITEM && set->items[*link].rank < rank)
-            link = &next[*link];
-        next[i] = *link;
-        *link = (uint16_t)i;
+/* Counts, for each bucket, the items in the buckets before it. A bucket contains the items whose distance from the
+ * least rank is equal after a shift by `shift` bits. */
+static void find_bucket_starts(const item_set *set, unsigned shift, uint16_t start[BUCKETS]) {
+    uint16_t sum = 0;
+    memset(start, 0, BUCKETS * sizeof(start[0]));
+    for (unsigned i = 0; i < set->count; i++)
+        start[(set->items[i].rank - set->least) >> shift]++;
+    for (unsigned bucket = 0; bucket < BUCKETS; bucket++) {
+        uint16_t count = start[bucket];
+        start[bucket] = sum;
+        sum = (uint16_t)(sum + count);
     }
-    for (; used && count < wanted; used &= used - 1)
-        for (unsigned i = head[__builtin_ctzll(used)]; i != NO_ITEM; i = next[i])
-            ordered[count++] = set->items[i];
-    return count;
+}
+
+
+static void sort_by_insertion(item *items, unsigned count) {
+    for (unsigned i = 1; i < count; i++) {
+        if (items[i - 1].rank <= items[i].rank)
+            continue;
+        item moving = items[i];
+        unsigned at = i;
+        for (; at > 0 && items[at - 1].rank > moving.rank; at--)
+            items[at] = items[at - 1];
+        items[at] = moving;
+    }
+}
+
+
+/* Copies the items, of which there must be one, in the order of their ranks. The items are distributed to buckets first,
+ * so that few of them remain in the wrong order. Orders only the buckets that contain the first `wanted` items, and
+ * returns the number of items in these buckets. */
+static unsigned order_items(const item_set *set, uint64_t wanted, item *ordered) {
+    uint16_t next[BUCKETS]; /* for each bucket: where its next item is stored, and in the end, where the bucket ends */
+    uint64_t range = set->most - set->least;
+    unsigned shift = range < BUCKETS ? 0 : 64 - BUCKET_BITS - (unsigned)__builtin_clzll(range), last = 0;
+    find_bucket_starts(set, shift, next);
+    for (unsigned i = 0; i < set->count; i++)
+        ordered[next[(set->items[i].rank - set->least) >> shift]++] = set->items[i];
+    while (next[last] < set->count && next[last] < wanted)
+        last++;
+    sort_by_insertion(ordered, next[last]);
+    return next[last];
+}
+
+
+/* Returns the item with the least rank. The set must contain an item. */
+static const item *find_first_item(const item_set *set) {
+    const item *at = set->items;
+    while (at->rank != set->least)
+        at++;
+    return at;
 }
 
 
 static int deliver_inline_items(const chime_state *st, chime_delivery *d, const item *items, unsigned count) {
-    for (unsigned i = 0; i < count && !d->enough; i++) {
-        uint64_t bytes = __builtin_bswap64(rank_of(d, items[i].rank));
-        int err =
-            far_scan_add(d->scan, (far_bytes){&bytes, st->key_bytes}, (far_bytes){items[i].value, st->value_bytes});
-        if (err < 0)
-            return err;
-        d->enough = err == 1;
-        d->wanted--;
+    uint64_t mask = rank_mask(d);
+    unsigned i = 0;
+    int err = 0;
+    for (; i < count && err == 0; i++) {
+        uint64_t bytes = __builtin_bswap64(items[i].rank ^ mask);
+        err = far_scan_add(d->scan, (far_bytes){&bytes, st->key_bytes}, (far_bytes){items[i].value, st->value_bytes});
     }
-    return 0;
+    d->wanted -= i;
+    d->enough = err == 1;
+    return err < 0 ? err : 0;
 }
 
 
@@ -173,11 +206,16 @@ int chime_deliver_leaf(chime_op *op, chime_delivery *d, chime_node *n, uint64_t 
     item *ordered = far_scratch(op->t, st->span * sizeof(item));
     if (!set.items || !ordered)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
-    collect_items(st, d, n->w, least, most, &set);
-    /* A pair in a block may turn out to be outside of the range, so all items are ordered. */
-    unsigned count = order_items(&set, st->inline_items ? d->wanted : UINT64_MAX, ordered);
-    int err =
-        st->inline_items ? deliver_inline_items(st, d, ordered, count) : deliver_items_in_blocks(op, d, ordered, count);
+    collect_items(st, n->w, least, most, rank_mask(d), &set);
+    int err = 0;
+    if (!st->inline_items && set.count) {
+        /* A pair in a block may turn out to be outside of the range, so all items are ordered. */
+        (void)order_items(&set, set.count, ordered);
+        err = deliver_items_in_blocks(op, d, ordered, set.count);
+    } else if (d->wanted == 1 && set.count)
+        err = deliver_inline_items(st, d, find_first_item(&set), 1);
+    else if (set.count)
+        err = deliver_inline_items(st, d, ordered, order_items(&set, d->wanted, ordered));
     far_scratch_back(op->t, here);
     return err;
 }
