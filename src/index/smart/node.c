@@ -37,7 +37,7 @@ int smart_put_read_bytes(smart_op *op, far_addr addr, unsigned bytes, smart_node
 }
 
 
-bool smart_take_node(const smart_op *op, smart_node *node) {
+bool smart_take_header(const smart_op *op, smart_node *node) {
     node->ctl = node->image[0];
     node->fp = node->image[1];
     node->info = node->image[2];
@@ -46,9 +46,14 @@ bool smart_take_node(const smart_op *op, smart_node *node) {
     if (smart_ctl_kind(node->ctl) != SMART_INTERNAL_NODE || smart_ctl_tag(node->ctl) != op->st->tag ||
         node->layout >= SMART_LAYOUTS)
         return false;
-    if (smart_ctl_state(node->ctl) > SMART_FROZEN || node->depth == 0 ||
-        node->words > smart_layout_slots(node->layout) ||
-        smart_info_tail(node->info) != (node->depth < SMART_TAIL_MAX ? node->depth : SMART_TAIL_MAX))
+    return smart_ctl_state(node->ctl) <= SMART_FROZEN && node->depth > 0 &&
+           node->words <= smart_layout_slots(node->layout) &&
+           smart_info_tail(node->info) == (node->depth < SMART_TAIL_MAX ? node->depth : SMART_TAIL_MAX);
+}
+
+
+bool smart_take_node(const smart_op *op, smart_node *node) {
+    if (!smart_take_header(op, node))
         return false;
     if (op->index->lenient) /* smart_descend checks the slot that is used */
         return true;
