@@ -50,8 +50,9 @@ int smart_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
     p->wanted = scan->wanted + (scan->wanted && scan->after);
     p->bounded = scan->bounded;
     p->backward = scan->backward;
-    /* Where a round trip costs nothing, READs in advance save nothing. */
-    p->reads_ahead = smart_state_of(index)->cache && !far_task_fabric(t)->at_once;
+    /* On mapped memory a round trip costs little, so READs in advance would save nothing. */
+    p->reads_parts = far_task_fabric(t)->at_once;
+    p->reads_ahead = !p->reads_parts && smart_state_of(index)->cache;
     int err = smart_op_begin(&p->op, t, index, scan->from);
     if (err < 0 || (scan->bounded && (err = smart_op_begin(&p->high, t, index, scan->to)) < 0))
         return err;

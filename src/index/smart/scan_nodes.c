@@ -93,10 +93,8 @@ static bool names_dir_of_known_prefix(uint64_t word) {
 }
 
 
-/* Returns whether only a part of the node's slots is READ at first. A scan with a cache READs the whole node, because it
- * stores the node in the cache. */
 static bool is_read_in_parts(const smart_traversal *p, const smart_item *item) {
-    return p->wanted && !p->reads_ahead && smart_first_part(p) < SMART_PARTS && names_dir_of_known_prefix(item->word);
+    return p->reads_parts && names_dir_of_known_prefix(item->word);
 }
 
 
@@ -116,16 +114,17 @@ static size_t expected_leaves(const smart_traversal *p, const smart_item *item) 
 
 /* Children. */
 
-static void push_child(smart_traversal *p, const expansion *x, unsigned slot, unsigned rank) {
+/* Makes the item of a child. */
+static inline smart_item make_child(const expansion *x, unsigned slot, unsigned rank) {
     const smart_node *node = &x->node;
-    p->items[p->count++] = (smart_item){.word = smart_slots(node)[slot] & ~SMART_FROZEN_BIT,
-                                        .slot = smart_slot_addr(node->addr, slot),
-                                        .fp = node->fp,
-                                        .depth = (uint16_t)node->depth,
-                                        .last = SMART_PARTS - 1,
-                                        .on_low = (int)rank == x->ranks.low,
-                                        .on_high = (int)rank == x->ranks.high,
-                                        .found = -1};
+    return (smart_item){.word = smart_slots(node)[slot] & ~SMART_FROZEN_BIT,
+                        .slot = smart_slot_addr(node->addr, slot),
+                        .fp = node->fp,
+                        .depth = (uint16_t)node->depth,
+                        .last = SMART_PARTS - 1,
+                        .on_low = (int)rank == x->ranks.low,
+                        .on_high = (int)rank == x->ranks.high,
+                        .found = -1};
 }
 
 
@@ -140,30 +139,35 @@ static inline int examine_word(const smart_traversal *p, const smart_node *node,
 }
 
 
-/* Puts the children of a DIR node on the stack. The slot of rank r is r - 1, and that of rank 0 is EOK. */
-static int push_dir_children(smart_traversal *p, const expansion *x) {
-    const uint64_t *slots = smart_slots(&x->node);
-    unsigned first = x->ranks.first, last = x->ranks.last;
-    for (unsigned i = 0; i < last + 1 - first; i++) {
-        unsigned rank = p->backward ? first + i : last - i, slot = rank ? rank - 1 : SMART_PART_EOK;
-        if (slots[slot] == 0)
-            continue;
-        int child = examine_word(p, &x->node, slots[slot]);
-        if (child == 1)
-            push_child(p, x, slot, rank);
-        else if (child)
-            return child;
-    }
+/* Puts the child in this slot of a DIR node on the stack, if there is one. */
+static inline int push_dir_slot(smart_traversal *p, const expansion *x, unsigned slot, unsigned rank) {
+    uint64_t word = smart_slots(&x->node)[slot];
+    int child = word ? examine_word(p, &x->node, word) : 0;
+    if (child != 1)
+        return child;
+    p->items[p->count++] = make_child(x, slot, rank);
     return 0;
 }
 
 
-/* Puts the children of a list node on the stack. A bitmap of their ranks puts them in order. */
-static int push_list_children(smart_traversal *p, const expansion *x) {
-    enum { WORDS = SMART_PARTS / 64 + 1 };
+/* Puts the children of a DIR node on the stack. The slot of rank r is r - 1, and that of rank 0 is EOK. */
+static int push_dir_children(smart_traversal *p, const expansion *x) {
+    unsigned first = x->ranks.first, last = x->ranks.last, lowest = first > 0 ? first : 1;
+    bool has_eok = first == 0;
+    int err = has_eok && p->backward ? push_dir_slot(p, x, SMART_PART_EOK, 0) : 0;
+    if (p->backward)
+        for (unsigned rank = lowest; rank <= last && err == 0; rank++)
+            err = push_dir_slot(p, x, rank - 1, rank);
+    else
+        for (unsigned rank = last; rank >= lowest && err == 0; rank--)
+            err = push_dir_slot(p, x, rank - 1, rank);
+    return err == 0 && has_eok && !p->backward ? push_dir_slot(p, x, SMART_PART_EOK, 0) : err;
+}
+
+
+/* Collects the children of a list node in a bitmap of their ranks. slot_of gets the slot of each of these ranks. */
+static int collect_list_children(const smart_traversal *p, const expansion *x, uint64_t *present, uint16_t *slot_of) {
     const uint64_t *slots = smart_slots(&x->node);
-    uint64_t present[WORDS] = {0};
-    uint16_t slot_of[SMART_PARTS]; /* for each rank in the bitmap: the slot of that child */
     for (unsigned i = 0; i < x->node.words; i++) {
         int child = examine_word(p, &x->node, slots[i]);
         if (child < 0 || child == SMART_MET_FROZEN)
@@ -176,15 +180,29 @@ static int push_list_children(smart_traversal *p, const expansion *x) {
         present[rank / 64] |= 1ull << rank % 64;
         slot_of[rank] = (uint16_t)i;
     }
-    for (unsigned i = 0; i < WORDS; i++) {
-        unsigned w = p->backward ? i : WORDS - 1 - i;
-        for (uint64_t rest = present[w]; rest;) {
-            unsigned bit = p->backward ? (unsigned)__builtin_ctzll(rest) : 63 - (unsigned)__builtin_clzll(rest);
-            push_child(p, x, slot_of[64 * w + bit], 64 * w + bit);
-            rest &= ~(1ull << bit);
-        }
-    }
     return 0;
+}
+
+
+/* Puts the children of a list node on the stack. The bitmap of their ranks puts them in order. */
+static int push_list_children(smart_traversal *p, const expansion *x) {
+    enum { WORDS = SMART_PARTS / 64 + 1 };
+    uint64_t present[WORDS] = {0};
+    uint16_t slot_of[SMART_PARTS];
+    int err = collect_list_children(p, x, present, slot_of);
+    smart_item *top = &p->items[p->count];
+    for (unsigned w = 0; w < WORDS && err == 0 && p->backward; w++)
+        for (uint64_t rest = present[w]; rest; rest &= rest - 1) {
+            unsigned rank = 64 * w + (unsigned)__builtin_ctzll(rest);
+            *top++ = make_child(x, slot_of[rank], rank);
+        }
+    for (unsigned w = WORDS; w-- > 0 && err == 0 && !p->backward;)
+        for (uint64_t rest = present[w], bit; rest; rest &= ~(1ull << bit)) {
+            bit = 63 - (unsigned)__builtin_clzll(rest);
+            *top++ = make_child(x, slot_of[64 * w + bit], 64 * w + (unsigned)bit);
+        }
+    p->count = (size_t)(top - p->items);
+    return err;
 }
 
 
@@ -278,7 +296,7 @@ static int replace_by_children(smart_traversal *p, smart_item item, expansion *x
 
 /* Adds READs of those slots of a DIR node that the next leaves probably belong to. */
 static int put_read_part(smart_traversal *p, const smart_item *item, expansion *x) {
-    unsigned most = smart_first_part(p);
+    unsigned most = smart_first_part(p, SMART_PARTS);
     x->in_parts = true;
     x->node = (smart_node){.addr = smart_word_addr(item->word),
                            .depth = item->depth + 1u,
@@ -316,8 +334,8 @@ static uint64_t word_reading_whole_list(uint64_t word) {
 static int put_node_reads(smart_traversal *p, size_t ahead, expansion *list) {
     size_t most = p->op.st->scan_batch < BATCH_NODES ? p->op.st->scan_batch : BATCH_NODES, count = 0;
     bool ready = true; /* true while no item before the current one needs a READ */
-    for (size_t i = 0, sum = 0; i < p->count && sum < ahead && count < most; i++) {
-        const smart_item *item = smart_item_at(p, i);
+    const smart_item *item = p->items + p->count;
+    for (size_t i = 0, sum = 0; item-- > p->items && sum < ahead && count < most; i++) {
         if (smart_word_kind_of(item->word) != SMART_NODE) {
             ready = ready && smart_was_read_ahead(p, item->word);
             sum++;

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #define BATCH_BYTES (512u << 10)
-#define FIRST_ITEMS 32 /* enough for a scan that wants one pair */
+#define FIRST_ITEMS 160 /* enough for most scans */
 
 
 int smart_report_found_nodes(smart_traversal *p, int found) {
@@ -48,7 +48,8 @@ static int put_leaf_read(smart_traversal *p, uint64_t word, uint8_t **image) {
  * leaves, or an error. */
 static int put_leaf_reads(smart_traversal *p, size_t most, uint8_t **images) {
     size_t count = 0, bytes = 0;
-    for (; count < p->count && count < most && (count == 0 || bytes < BATCH_BYTES); count++) {
+    most = most < p->count ? most : p->count;
+    for (; count < most && bytes < BATCH_BYTES; count++) {
         uint64_t word = smart_item_at(p, count)->word;
         if (smart_word_kind_of(word) != SMART_LEAF)
             break;
@@ -159,7 +160,7 @@ static int begin_traversal(smart_traversal *p) {
     p->root_next = p->op.key.length ? smart_part(p->op.key, 0) : 0;
     p->root_end = p->bounded && p->high.key.length ? smart_part(p->high.key, 0) + 1 : SMART_ROOT_SLOTS;
     /* There are usually many keys below one slot of the root. */
-    unsigned slots = p->wanted ? smart_first_part(p) / 8 + 1 : SMART_ROOT_SLOTS;
+    unsigned slots = p->reads_parts ? smart_first_part(p, SMART_ROOT_SLOTS) / 16 + 2 : SMART_ROOT_SLOTS;
     bool foresee = p->reads_ahead && p->op.st->cache && smart_readahead_decide(p->op.st);
     int err = foresee ? smart_read_ahead(p, &slots) : 0;
     return err < 0 ? err : read_root_slots(p, slots);

@@ -7,8 +7,8 @@
  * that is visited next is on top. If a node is among the next items, the traversal READs it and puts its children in its
  * place; otherwise it READs the next leaves and calls each_leaf for them.
  *
- * The root and the DIR nodes have a slot for every partial key, so a scan that wants few pairs READs only as many of
- * their slots as it probably needs. The other slots, the remainder, stay as an item of their own below the children. No
+ * The root and the DIR nodes have a slot for every partial key. On mapped memory, a scan READs only as many of their
+ * slots as it probably needs. The other slots, the remainder, stay as an item of their own below the children. No
  * slot is READ again once the child that it names is on the stack. So each key of the range is reached by one path, and
  * the leaves are visited in strict key order. */
 #ifndef FAR_INDEX_SMART_TRAVERSAL_H
@@ -56,6 +56,9 @@ struct smart_traversal {
     bool bounded;     /* the range has an upper bound */
     bool backward;    /* the leaves are visited in descending key order */
     bool reads_ahead; /* the nodes and leaves that the cache names are READ in advance */
+    /* The slots of the root and of DIR nodes are READ in parts. A scan does so on mapped memory, where a slot that is
+     * READ in vain costs more than another round trip. */
+    bool reads_parts;
     /* Number of leaves that a scan will probably need; 0: as many as fit into a batch. The traversal visits a leaf at a
      * bound of the range even if its key is outside the range; the caller compares the keys of such leaves. */
     size_t wanted;
@@ -99,10 +102,10 @@ static inline smart_item *smart_item_at(const smart_traversal *p, size_t i) {
 }
 
 
-/* Returns the number of slots of the root, or of a DIR node, that a scan READs at first. If there are not enough
- * children in them, the scan READs all other slots next. */
-static inline unsigned smart_first_part(const smart_traversal *p) {
-    return p->wanted < SMART_PARTS ? 2 * (unsigned)p->wanted + 8 : SMART_PARTS;
+/* Returns the number of slots of the root, or of a DIR node, that a traversal READs at first. `all` is the number of all
+ * its slots. If the first ones have not enough children, the traversal READs all other slots next. */
+static inline unsigned smart_first_part(const smart_traversal *p, unsigned all) {
+    return p->reads_parts && p->wanted < all ? 2 * (unsigned)p->wanted + 8 : all;
 }
 
 
