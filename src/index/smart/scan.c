@@ -51,8 +51,8 @@ int smart_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
     p->bounded = scan->bounded;
     p->backward = scan->backward;
     /* On mapped memory a round trip costs little, so READs in advance would save nothing. */
-    p->reads_parts = far_task_fabric(t)->at_once;
-    p->reads_ahead = !p->reads_parts && smart_state_of(index)->cache;
+    p->steps_singly = far_task_fabric(t)->at_once;
+    p->reads_ahead = !p->steps_singly && smart_state_of(index)->cache;
     int err = smart_op_begin(&p->op, t, index, scan->from);
     if (err < 0 || (scan->bounded && (err = smart_op_begin(&p->high, t, index, scan->to)) < 0))
         return err;

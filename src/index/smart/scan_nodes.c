@@ -18,7 +18,8 @@ typedef struct ranks {
 
 /* A node that is being replaced by its children. */
 typedef struct expansion {
-    size_t at; /* number of its item, counted from the next item (0) */
+    smart_item item;
+    size_t at; /* number of the item on the stack, counted from the next item (0) */
     smart_node node;
     bool in_parts; /* only the slots of these ranks were READ, and not the header */
     ranks ranks;   /* ranks of the children that take the place of the node */
@@ -94,7 +95,7 @@ static bool names_dir_of_known_prefix(uint64_t word) {
 
 
 static bool is_read_in_parts(const smart_traversal *p, const smart_item *item) {
-    return p->reads_parts && names_dir_of_known_prefix(item->word);
+    return p->steps_singly && names_dir_of_known_prefix(item->word);
 }
 
 
@@ -207,9 +208,9 @@ static int push_list_children(smart_traversal *p, const expansion *x) {
 
 
 /* Puts the slots of a DIR node that were not READ back on the stack, below the children. */
-static void push_remainder(smart_traversal *p, const smart_item *item, const expansion *x) {
-    ranks all = ranks_in_range(p, item, x->node.depth);
-    smart_item rest = *item;
+static void push_remainder(smart_traversal *p, const expansion *x) {
+    ranks all = ranks_in_range(p, &x->item, x->node.depth);
+    smart_item rest = x->item;
     rest.first = (uint16_t)(p->backward ? all.first : x->ranks.last + 1);
     rest.last = (uint16_t)(p->backward ? x->ranks.first - 1 : all.last);
     rest.found = -1;
@@ -224,13 +225,11 @@ static void push_remainder(smart_traversal *p, const smart_item *item, const exp
 
 /* Puts the children of the node in the range on the stack, the next one on top. Returns SMART_MET_FROZEN if one of their
  * words is frozen. */
-static int push_children(smart_traversal *p, const smart_item *item, const expansion *x, int found) {
+static int push_children(smart_traversal *p, const expansion *x, int found) {
     size_t before = p->count;
-    int err = smart_make_room_for_items(p, x->node.words + 1);
-    if (err < 0)
-        return err;
+    int err = 0;
     if (x->in_parts)
-        push_remainder(p, item, x);
+        push_remainder(p, x);
     if (x->ranks.first <= x->ranks.last)
         err = x->node.layout == SMART_DIR ? push_dir_children(p, x) : push_list_children(p, x);
     if (err != 0)
@@ -263,41 +262,56 @@ static int find_side(smart_op *bound, const smart_item *item, const smart_node *
 }
 
 
-/* Replaces the item of a node by its children. The item is not on the stack any more. */
-static int replace_by_children(smart_traversal *p, smart_item item, expansion *x) {
-    int low = 1, high = -1, err = 0, found = item.found;
+/* Determines which children of a node that was READ as a whole are in the range. Returns 1 if there may be such
+ * children, 0 if not, or an error. */
+static int find_children_in_range(smart_traversal *p, expansion *x, bool *is_whole) {
+    int low = 1, high = -1, err = 0;
+    smart_item *item = &x->item;
     /* A subtree without keys counts as inside the range, so that a walk reports the node; the previous traversal may
      * not have reported it. */
-    if (!x->in_parts && item.on_low)
-        err = find_side(&p->op, &item, &x->node, 1, &low);
-    if (!x->in_parts && item.on_high && err >= 0)
-        err = find_side(&p->high, &item, &x->node, -1, &high);
+    if (item->on_low)
+        err = find_side(&p->op, item, &x->node, 1, &low);
+    if (item->on_high && err >= 0)
+        err = find_side(&p->high, item, &x->node, -1, &high);
     if (err < 0 || low < 0 || high > 0)
         return err;
-    if (!x->in_parts) {
-        bool at_beginning = is_at_beginning(p, &item) && (p->backward ? high : low) == 0;
-        const smart_op *bound = p->backward ? &p->high : &p->op;
-        item.on_low = item.on_low && low == 0;
-        item.on_high = item.on_high && high == 0;
-        x->ranks = ranks_in_range(p, &item, x->node.depth);
-        /* The prefix of this node is a prefix of the bound. With the node in the cache, the next scan can read ahead
-         * more objects. */
-        if (at_beginning && p->reads_ahead && p->op.st->cache && !smart_was_read_ahead(p, item.word))
-            smart_cache_store_node(p->op.st->cache, bound->key, &x->node);
-        if ((p->each_node && (err = p->each_node(p, &item, &x->node)) < 0) ||
-            (p->each_node_once && low > 0 && (err = note_found_node(p, &x->node, item.found, &found)) < 0))
-            return err;
-    }
-    return push_children(p, &item, x, found);
+    /* The prefix of this node is a prefix of the bound at which the traversal begins. With the node in the cache, the
+     * next scan can read ahead more objects. */
+    if (p->reads_ahead && is_at_beginning(p, item) && (p->backward ? high : low) == 0 &&
+        !smart_was_read_ahead(p, item->word))
+        smart_cache_store_node(p->op.st->cache, p->backward ? p->high.key : p->op.key, &x->node);
+    item->on_low = low == 0;
+    item->on_high = high == 0;
+    x->ranks = ranks_in_range(p, item, x->node.depth);
+    *is_whole = low > 0;
+    return 1;
+}
+
+
+/* Puts the children of a node on the stack. The item of the node is not there any more. */
+static int replace_by_children(smart_traversal *p, expansion *x) {
+    int found = x->item.found, err;
+    bool is_whole = false;
+    if (x->in_parts)
+        return push_children(p, x, found);
+    if (smart_ctl_state(x->node.ctl) == SMART_PENDING)
+        smart_mark_live(&p->op, x->node.addr, x->node.ctl);
+    if ((err = find_children_in_range(p, x, &is_whole)) <= 0)
+        return err;
+    if ((p->each_node && (err = p->each_node(p, &x->item, &x->node)) < 0) ||
+        (p->each_node_once && is_whole && (err = note_found_node(p, &x->node, x->item.found, &found)) < 0))
+        return err;
+    return push_children(p, x, found);
 }
 
 
 /* READs. */
 
 /* Adds READs of those slots of a DIR node that the next leaves probably belong to. */
-static int put_read_part(smart_traversal *p, const smart_item *item, expansion *x) {
-    unsigned most = smart_first_part(p, SMART_PARTS);
-    x->in_parts = true;
+static int put_read_part(smart_traversal *p, expansion *x) {
+    unsigned most = smart_slots_of_part(p);
+    const smart_item *item = &x->item;
+    ranks *r = &x->ranks;
     x->node = (smart_node){.addr = smart_word_addr(item->word),
                            .depth = item->depth + 1u,
                            .layout = SMART_DIR,
@@ -305,13 +319,11 @@ static int put_read_part(smart_traversal *p, const smart_item *item, expansion *
                            .image = far_scratch(p->op.t, smart_layout_bytes(SMART_DIR))};
     if (!x->node.image)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
-    ranks *r = &x->ranks;
     *r = ranks_in_range(p, item, x->node.depth);
-    bool is_remainder = item->first > 0 || item->last < SMART_PARTS - 1;
-    if (!is_remainder && r->last + 1 > r->first + most) {
-        r->first = p->backward ? r->last + 1 - most : r->first;
-        r->last = p->backward ? r->last : r->first + most - 1;
-    }
+    if (p->backward && r->last + 1 > r->first + most)
+        r->first = r->last + 1 - most;
+    else if (r->last + 1 > r->first + most)
+        r->last = r->first + most - 1;
     uint64_t *slots = smart_slots(&x->node);
     unsigned begin = r->first ? r->first - 1 : 0; /* the slot of the first rank after EOK */
     if (r->first == 0)
@@ -330,12 +342,20 @@ static uint64_t word_reading_whole_list(uint64_t word) {
 }
 
 
+/* Adds the READ of the node that the item of the expansion names. */
+static int put_node_read(smart_traversal *p, expansion *x) {
+    x->in_parts = is_read_in_parts(p, &x->item);
+    return x->in_parts ? put_read_part(p, x)
+                       : smart_put_read_node(&p->op, word_reading_whole_list(x->item.word), true, &x->node);
+}
+
+
 /* Adds READs of the nodes among the next items, and stores one expansion for each. Returns their number, or an error. */
 static int put_node_reads(smart_traversal *p, size_t ahead, expansion *list) {
     size_t most = p->op.st->scan_batch < BATCH_NODES ? p->op.st->scan_batch : BATCH_NODES, count = 0;
     bool ready = true; /* true while no item before the current one needs a READ */
-    const smart_item *item = p->items + p->count;
-    for (size_t i = 0, sum = 0; item-- > p->items && sum < ahead && count < most; i++) {
+    for (size_t i = 0, sum = 0; i < p->count && sum < ahead && count < most; i++) {
+        const smart_item *item = smart_item_at(p, i);
         if (smart_word_kind_of(item->word) != SMART_NODE) {
             ready = ready && smart_was_read_ahead(p, item->word);
             sum++;
@@ -343,18 +363,16 @@ static int put_node_reads(smart_traversal *p, size_t ahead, expansion *list) {
         }
         sum += expected_leaves(p, item);
         expansion *x = &list[count];
-        uint64_t word = word_reading_whole_list(item->word);
-        bool foreseen = p->reads_ahead && smart_take_readahead_node(p, word, &x->node);
+        x->item = *item;
+        x->at = i;
+        x->in_parts = false;
+        bool foreseen = smart_take_readahead_node(p, word_reading_whole_list(item->word), &x->node);
         if (!foreseen && ready && i > 0)
             /* The items before this one are ready, and are visited first, because they may be all that the caller
              * wants. */
             break;
         ready = ready && foreseen;
-        x->in_parts = false;
-        x->at = i;
-        int err = foreseen                    ? 0
-                  : is_read_in_parts(p, item) ? put_read_part(p, item, x)
-                                              : smart_put_read_node(&p->op, word, true, &x->node);
+        int err = foreseen ? 0 : put_node_read(p, x);
         if (err < 0)
             return err;
         count++;
@@ -363,34 +381,41 @@ static int put_node_reads(smart_traversal *p, size_t ahead, expansion *list) {
 }
 
 
+/* Interprets the header of the node. If the node has slots that were not READ and may be needed, adds the READ of all of
+ * them. *want gets the number of slots of the node that are READ then. */
+static int take_node(smart_traversal *p, expansion *x, unsigned *want) {
+    smart_node *node = &x->node;
+    *want = node->words;
+    if (x->in_parts)
+        return 0;
+    if (!smart_take_header(&p->op, node) || node->depth <= x->item.depth)
+        return smart_fail_corrupt(p->op.index, node->addr, "node");
+    /* A check also examines the slots after the first unbound slot. */
+    bool ends = node->layout == SMART_DIR || !(smart_slots(node)[node->words - 1] & SMART_BOUND);
+    if (node->words == smart_layout_slots(node->layout) || (ends && node->layout != SMART_DIR && !p->each_node))
+        return 0;
+    return smart_put_read_more(&p->op, node, smart_layout_slots(node->layout), want);
+}
+
+
 /* Interprets the nodes that were READ. The size hints in their slot words may be outdated. So if the READ of a list
  * returned no unbound slot, the list is READ to its end in one more round trip, and its hint is raised. */
-static int read_missing_slots(smart_traversal *p, expansion *list, size_t count) {
+static int take_nodes(smart_traversal *p, expansion *list, size_t count) {
     unsigned want[BATCH_NODES];
     bool any = false;
     int err = 0;
     for (size_t i = 0; i < count; i++) {
-        smart_node *node = &list[i].node;
-        want[i] = node->words;
-        if (list[i].in_parts)
-            continue;
-        if (!smart_take_header(&p->op, node) || node->depth <= smart_item_at(p, list[i].at)->depth)
-            return smart_fail_corrupt(p->op.index, node->addr, "node");
-        if (node->layout == SMART_DIR && node->words == smart_layout_slots(SMART_DIR))
-            continue;
-        /* A check also examines the slots after the first unbound slot. */
-        bool full = node->layout == SMART_DIR || (smart_slots(node)[node->words - 1] & SMART_BOUND);
-        if ((full || p->each_node) &&
-            (err = smart_put_read_more(&p->op, node, smart_layout_slots(node->layout), &want[i])) < 0)
+        if ((err = take_node(p, &list[i], &want[i])) < 0)
             return err;
-        any = any || want[i] > node->words;
+        any = any || want[i] > list[i].node.words;
     }
-    if (any && (err = smart_wait(&p->op)) < 0)
-        return err;
-    for (size_t i = 0; i < count && err == 0 && any; i++) {
+    if (!any)
+        return 0;
+    err = smart_wait(&p->op);
+    for (size_t i = 0; i < count && err >= 0; i++) {
+        const smart_item *item = &list[i].item;
         bool grown = want[i] > list[i].node.words;
         err = smart_take_more(&p->op, &list[i].node, want[i]);
-        const smart_item *item = smart_item_at(p, list[i].at);
         if (err == 0 && grown && !p->accept_frozen && !p->each_node)
             smart_raise_hint(&p->op, item->slot, item->word, &list[i].node);
     }
@@ -400,28 +425,23 @@ static int read_missing_slots(smart_traversal *p, expansion *list, size_t count)
 
 /* Takes the items up to the last node off the stack, and puts them back, with the nodes replaced by their children. */
 static int replace_nodes(smart_traversal *p, expansion *list, size_t count) {
-    size_t front = list[count - 1].at + 1;
+    size_t front = list[count - 1].at + 1, more = front;
+    for (size_t i = 0; i < count; i++)
+        more += list[i].node.words;
+    int err = smart_make_room_for_items(p, more);
     smart_item *items = far_scratch(p->op.t, front * sizeof(*items));
-    if (!items)
+    if (err < 0 || !items)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
     p->count -= front;
     memcpy(items, &p->items[p->count], front * sizeof(*items));
     for (size_t i = 0; i < front; i++) {
-        const smart_item *item = &items[i];
-        expansion *x = count ? &list[count - 1] : NULL;
-        if (!x || x->at != front - 1 - i) {
-            int err = smart_make_room_for_items(p, 1);
-            if (err < 0)
-                return err;
-            p->items[p->count++] = *item;
+        if (count == 0 || list[count - 1].at != front - 1 - i) {
+            p->items[p->count++] = items[i];
             continue;
         }
-        count--;
-        if (!x->in_parts && smart_ctl_state(x->node.ctl) == SMART_PENDING)
-            smart_mark_live(&p->op, x->node.addr, x->node.ctl);
-        int err = replace_by_children(p, *item, x);
-        if (err != 0) {
-            p->frozen_item = *item;
+        expansion *x = &list[--count];
+        if ((err = replace_by_children(p, x)) != 0) {
+            p->frozen_item = items[i];
             return err;
         }
     }
@@ -436,8 +456,21 @@ int smart_expand_nodes(smart_traversal *p, size_t ahead) {
     int count = put_node_reads(p, ahead, list), err;
     if (count <= 0)
         return count < 0 ? count : SMART_NO_NODE;
-    if ((err = smart_wait(&p->op)) < 0 || (err = read_missing_slots(p, list, (size_t)count)) < 0)
+    if ((err = smart_wait(&p->op)) < 0 || (err = take_nodes(p, list, (size_t)count)) < 0)
         return err;
     err = replace_nodes(p, list, (size_t)count);
+    return err == 0 ? SMART_EXPANDED : err;
+}
+
+
+int smart_expand_next(smart_traversal *p) {
+    expansion x = {.item = *smart_item_at(p, 0)};
+    int err = put_node_read(p, &x);
+    if (err < 0 || (err = smart_wait(&p->op)) < 0 || (err = take_nodes(p, &x, 1)) < 0 ||
+        (err = smart_make_room_for_items(p, x.node.words)) < 0)
+        return err;
+    p->count--;
+    p->frozen_item = x.item;
+    err = replace_by_children(p, &x);
     return err == 0 ? SMART_EXPANDED : err;
 }

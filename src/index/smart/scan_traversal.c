@@ -13,6 +13,7 @@
 
 #define BATCH_BYTES (512u << 10)
 #define FIRST_ITEMS 160 /* enough for most scans */
+#define PREFETCH    4   /* the distance, in items, at which a traversal in single steps prefetches objects */
 
 
 int smart_report_found_nodes(smart_traversal *p, int found) {
@@ -84,25 +85,60 @@ static int take_leaf(smart_traversal *p, const smart_item *item, uint8_t *image,
 }
 
 
-/* READs the leaves of the next items, at most `most`, and visits them. */
+/* Visits the leaf of the next item, which was READ into the image, and takes the item off the stack. */
+static int visit_leaf(smart_traversal *p, uint8_t *image, smart_spot *s) {
+    const smart_item *item = smart_item_at(p, 0);
+    int err = take_leaf(p, item, image, s);
+    if (err != 0)
+        return err;
+    p->count--;
+    p->wanted -= p->wanted > 1;
+    if (item->found < 0 || (err = smart_report_found_nodes(p, item->found)) >= 0)
+        err = p->each_leaf(p, item, s);
+    p->readahead_leaves_left -= p->readahead_leaves_left > 0;
+    return err;
+}
+
+
+static void clear_spot(smart_spot *s) {
+    smart_spot_clear(s);
+    s->proven = true;
+    s->layout = SMART_LAYOUTS;
+}
+
+
+/* READs the leaves of the next items together, at most `most`, and visits them. */
 static int visit_leaves(smart_traversal *p, size_t most) {
     uint8_t *images[SMART_SCAN_BATCH_MAX];
     size_t batch = p->op.st->scan_batch;
     int count = put_leaf_reads(p, most < batch ? most : batch, images);
     int err = count < 0 ? count : smart_wait(&p->op);
     smart_spot s;
-    smart_spot_clear(&s);
-    s.proven = true;
-    s.layout = SMART_LAYOUTS;
-    for (int i = 0; i < count && err == 0; i++) {
-        const smart_item *item = smart_item_at(p, 0);
-        if ((err = take_leaf(p, item, images[i], &s)) != 0)
-            return err;
-        p->count--;
-        p->wanted -= p->wanted > 1;
-        if (item->found < 0 || (err = smart_report_found_nodes(p, item->found)) >= 0)
-            err = p->each_leaf(p, item, &s);
-        p->readahead_leaves_left -= p->readahead_leaves_left > 0;
+    clear_spot(&s);
+    for (int i = 0; i < count && err == 0; i++)
+        err = visit_leaf(p, images[i], &s);
+    return err;
+}
+
+
+/* READs the leaves of the next items one after the other and visits them, up to the next node. */
+static int visit_leaves_singly(smart_traversal *p) {
+    uint8_t *image = NULL;
+    unsigned room = 0; /* number of bytes of the image */
+    int err = 0;
+    smart_spot s;
+    clear_spot(&s);
+    while (err == 0 && p->count > 0 && smart_word_kind_of(smart_item_at(p, 0)->word) == SMART_LEAF) {
+        uint64_t word = smart_item_at(p, 0)->word;
+        unsigned class = smart_leaf_class(p->op.st, word), bytes = class < SMART_CLASSES ? smart_class_bytes(class) : 0;
+        if (bytes == 0)
+            return smart_fail_corrupt(p->op.index, smart_word_addr(word), "slot of the leaf");
+        if (bytes > room && !(image = far_scratch(p->op.t, room = bytes)))
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
+        if (p->count > PREFETCH)
+            far_prefetch(p->op.t, smart_word_addr(smart_item_at(p, PREFETCH)->word));
+        if ((err = far_read_now(p->op.t, smart_word_addr(word), image, bytes, 0)) == 0)
+            err = visit_leaf(p, image, &s);
     }
     return err;
 }
@@ -110,12 +146,13 @@ static int visit_leaves(smart_traversal *p, size_t most) {
 
 /* The root. */
 
-/* READs the next `count` slots of the root. The stack must be empty, which means that all items before these slots were
- * visited. */
-static int read_root_slots(smart_traversal *p, unsigned count) {
+/* READs the next part of the root. The stack must be empty, which means that all items before these slots were visited.
+ */
+static int read_root_slots(smart_traversal *p) {
     smart_state *st = p->op.st;
     unsigned left = p->root_end - p->root_next, stripes = st->stripes, path = smart_part(p->op.key, 0);
-    count = count < left ? count : left;
+    unsigned count = p->root_part < left ? p->root_part : left;
+    p->root_part = p->steps_singly ? 4 * count : SMART_ROOT_SLOTS;
     unsigned first = p->backward ? p->root_end - count : p->root_next, end = first + count;
     uint64_t words = smart_stripe_slots(stripes) / 8, *image = far_scratch(p->op.t, 8 * words * stripes);
     if (!image)
@@ -160,10 +197,10 @@ static int begin_traversal(smart_traversal *p) {
     p->root_next = p->op.key.length ? smart_part(p->op.key, 0) : 0;
     p->root_end = p->bounded && p->high.key.length ? smart_part(p->high.key, 0) + 1 : SMART_ROOT_SLOTS;
     /* There are usually many keys below one slot of the root. */
-    unsigned slots = p->reads_parts ? smart_first_part(p, SMART_ROOT_SLOTS) / 16 + 2 : SMART_ROOT_SLOTS;
+    p->root_part = p->steps_singly ? (unsigned)(p->wanted < 256 ? p->wanted : 256) / 16 + 2 : SMART_ROOT_SLOTS;
     bool foresee = p->reads_ahead && p->op.st->cache && smart_readahead_decide(p->op.st);
-    int err = foresee ? smart_read_ahead(p, &slots) : 0;
-    return err < 0 ? err : read_root_slots(p, slots);
+    int err = foresee ? smart_read_ahead(p, &p->root_part) : 0;
+    return err < 0 ? err : read_root_slots(p);
 }
 
 
@@ -184,10 +221,13 @@ static int complete_replacement(smart_traversal *p) {
 static int take_step(smart_traversal *p) {
     size_t batch = p->op.st->scan_batch, ahead = p->wanted ? p->wanted : batch;
     if (p->count == 0)
-        return read_root_slots(p, SMART_ROOT_SLOTS);
-    int result = smart_expand_nodes(p, ahead < batch ? ahead : batch);
+        return read_root_slots(p);
+    bool is_leaf = p->steps_singly && smart_word_kind_of(smart_item_at(p, 0)->word) == SMART_LEAF;
+    int result = is_leaf           ? SMART_NO_NODE
+                 : p->steps_singly ? smart_expand_next(p)
+                                   : smart_expand_nodes(p, ahead < batch ? ahead : batch);
     if (result == SMART_NO_NODE)
-        return visit_leaves(p, ahead);
+        return p->steps_singly ? visit_leaves_singly(p) : visit_leaves(p, ahead);
     if (result == SMART_MET_FROZEN)
         return complete_replacement(p);
     return result == SMART_EXPANDED ? 0 : result;

@@ -56,9 +56,9 @@ struct smart_traversal {
     bool bounded;     /* the range has an upper bound */
     bool backward;    /* the leaves are visited in descending key order */
     bool reads_ahead; /* the nodes and leaves that the cache names are READ in advance */
-    /* The slots of the root and of DIR nodes are READ in parts. A scan does so on mapped memory, where a slot that is
-     * READ in vain costs more than another round trip. */
-    bool reads_parts;
+    /* The traversal READs one object at a time, and only a part of the slots of the root and of DIR nodes. A scan does
+     * so on mapped memory, where a slot that is READ in vain costs more than another round trip. */
+    bool steps_singly;
     /* Number of leaves that a scan will probably need; 0: as many as fit into a batch. The traversal visits a leaf at a
      * bound of the range even if its key is outside the range; the caller compares the keys of such leaves. */
     size_t wanted;
@@ -79,6 +79,7 @@ struct smart_traversal {
     int found_count, found_size; /* number of entries of found_nodes in use, and number allocated */
 
     unsigned root_next, root_end;      /* slots of the root that belong to the range and are not READ yet */
+    unsigned root_part;                /* number of slots of the root that are READ next */
     struct smart_readahead *readahead; /* the nodes and leaves that were READ in advance; NULL: none */
     /* number of leaves that were READ in advance and not visited yet, if the cache named a full batch; else 0 */
     size_t readahead_leaves_left;
@@ -102,10 +103,9 @@ static inline smart_item *smart_item_at(const smart_traversal *p, size_t i) {
 }
 
 
-/* Returns the number of slots of the root, or of a DIR node, that a traversal READs at first. `all` is the number of all
- * its slots. If the first ones have not enough children, the traversal READs all other slots next. */
-static inline unsigned smart_first_part(const smart_traversal *p, unsigned all) {
-    return p->reads_parts && p->wanted < all ? 2 * (unsigned)p->wanted + 8 : all;
+/* Returns the number of slots of a DIR node that the traversal READs in one part. */
+static inline unsigned smart_slots_of_part(const smart_traversal *p) {
+    return p->wanted < SMART_PARTS ? (unsigned)p->wanted / 2 + 8 : SMART_PARTS;
 }
 
 
@@ -121,6 +121,7 @@ enum {
 /* READs the nodes among the next items and replaces these items by their children. Considers only as many of the next
  * items as will probably yield `ahead` leaves. */
 int smart_expand_nodes(smart_traversal *p, size_t ahead);
+int smart_expand_next(smart_traversal *p); /* READs the node of the next item and replaces the item by its children */
 
 /* scan_readahead.c */
 
