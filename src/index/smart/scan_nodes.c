@@ -94,11 +94,6 @@ static bool names_dir_of_known_prefix(uint64_t word) {
 }
 
 
-static bool is_read_in_parts(const smart_traversal *p, const smart_item *item) {
-    return p->steps_singly && names_dir_of_known_prefix(item->word);
-}
-
-
 /* Returns an estimate of the number of leaves that a node yields. A node at the beginning of the range counts as 0,
  * because most of its keys may be outside the range, unless it is a DIR node, whose ranks in the range are known. */
 static size_t expected_leaves(const smart_traversal *p, const smart_item *item) {
@@ -115,17 +110,22 @@ static size_t expected_leaves(const smart_traversal *p, const smart_item *item) 
 
 /* Children. */
 
-/* Makes the item of a child. */
-static inline smart_item make_child(const expansion *x, unsigned slot, unsigned rank) {
-    const smart_node *node = &x->node;
-    return (smart_item){.word = smart_slots(node)[slot] & ~SMART_FROZEN_BIT,
-                        .slot = smart_slot_addr(node->addr, slot),
-                        .fp = node->fp,
-                        .depth = (uint16_t)node->depth,
-                        .last = SMART_PARTS - 1,
-                        .on_low = (int)rank == x->ranks.low,
-                        .on_high = (int)rank == x->ranks.high,
-                        .found = -1};
+/* Returns the part of an item that all children of the node have in common. */
+static smart_item common_part_of_children(const smart_node *node) {
+    return (smart_item){.fp = node->fp, .depth = (uint16_t)node->depth, .last = SMART_PARTS - 1, .found = -1};
+}
+
+
+/* Puts the child in this slot on the stack, whose next free place is `top`. Returns the place after it. If the children
+ * will be READ one by one, the processor already loads them now, so that its cache misses overlap. */
+static inline smart_item *push_child(smart_traversal *p, smart_item *top, const smart_item *common,
+                                     const smart_node *node, unsigned slot) {
+    *top = *common;
+    top->word = smart_slots(node)[slot] & ~SMART_FROZEN_BIT;
+    top->slot = smart_slot_addr(node->addr, slot);
+    if (p->steps_singly)
+        far_prefetch(p->op.t, smart_word_addr(top->word));
+    return top + 1;
 }
 
 
@@ -140,35 +140,42 @@ static inline int examine_word(const smart_traversal *p, const smart_node *node,
 }
 
 
-/* Puts the child in this slot of a DIR node on the stack, if there is one. */
-static inline int push_dir_slot(smart_traversal *p, const expansion *x, unsigned slot, unsigned rank) {
-    uint64_t word = smart_slots(&x->node)[slot];
-    int child = word ? examine_word(p, &x->node, word) : 0;
-    if (child != 1)
-        return child;
-    p->items[p->count++] = make_child(x, slot, rank);
+/* Puts the children of a DIR node on the stack. The slot of rank r is r - 1, and that of rank 0 is EOK. */
+static int push_dir_children(smart_traversal *p, const expansion *x) {
+    const smart_item common = common_part_of_children(&x->node);
+    const uint64_t *slots = smart_slots(&x->node);
+    smart_item *top = &p->items[p->count];
+    int step = p->backward ? 1 : -1;
+    unsigned rank = p->backward ? x->ranks.first : x->ranks.last;
+    for (unsigned left = x->ranks.last + 1 - x->ranks.first; left > 0; left--, rank += (unsigned)step) {
+        unsigned slot = rank ? rank - 1 : SMART_PART_EOK;
+        if (slots[slot] == 0)
+            continue;
+        int child = examine_word(p, &x->node, slots[slot]);
+        if (child == 1)
+            top = push_child(p, top, &common, &x->node, slot);
+        else if (child)
+            return child;
+    }
+    p->count = (size_t)(top - p->items);
     return 0;
 }
 
 
-/* Puts the children of a DIR node on the stack. The slot of rank r is r - 1, and that of rank 0 is EOK. */
-static int push_dir_children(smart_traversal *p, const expansion *x) {
-    unsigned first = x->ranks.first, last = x->ranks.last, lowest = first > 0 ? first : 1;
-    bool has_eok = first == 0;
-    int err = has_eok && p->backward ? push_dir_slot(p, x, SMART_PART_EOK, 0) : 0;
-    if (p->backward)
-        for (unsigned rank = lowest; rank <= last && err == 0; rank++)
-            err = push_dir_slot(p, x, rank - 1, rank);
-    else
-        for (unsigned rank = last; rank >= lowest && err == 0; rank--)
-            err = push_dir_slot(p, x, rank - 1, rank);
-    return err == 0 && has_eok && !p->backward ? push_dir_slot(p, x, SMART_PART_EOK, 0) : err;
-}
+#define RANK_WORDS (SMART_PARTS / 64 + 1)
+
+/* The children of a list node, in key order. */
+typedef struct children {
+    uint64_t present[RANK_WORDS]; /* bitmap of the ranks of the children */
+    uint64_t used;                /* bitmap of the words of `present` that are not zero */
+    uint16_t slot[SMART_PARTS];   /* for each rank in the bitmap: the slot of that child */
+} children;
 
 
-/* Collects the children of a list node in a bitmap of their ranks. slot_of gets the slot of each of these ranks. */
-static int collect_list_children(const smart_traversal *p, const expansion *x, uint64_t *present, uint16_t *slot_of) {
+static int collect_children(const smart_traversal *p, const expansion *x, children *c) {
     const uint64_t *slots = smart_slots(&x->node);
+    memset(c->present, 0, sizeof(c->present));
+    c->used = 0;
     for (unsigned i = 0; i < x->node.words; i++) {
         int child = examine_word(p, &x->node, slots[i]);
         if (child < 0 || child == SMART_MET_FROZEN)
@@ -178,32 +185,53 @@ static int collect_list_children(const smart_traversal *p, const expansion *x, u
         unsigned rank = smart_part_rank(smart_word_part(slots[i]));
         if (child == 0 || rank < x->ranks.first || rank > x->ranks.last)
             continue;
-        present[rank / 64] |= 1ull << rank % 64;
-        slot_of[rank] = (uint16_t)i;
+        c->present[rank / 64] |= 1ull << rank % 64;
+        c->used |= 1ull << rank / 64;
+        c->slot[rank] = (uint16_t)i;
     }
     return 0;
 }
 
 
-/* Puts the children of a list node on the stack. The bitmap of their ranks puts them in order. */
+/* Removes one bit from the bitmap and returns its number: the first bit if the traversal runs backward, else the last
+ * bit, because the child that is visited next is put on the stack last. */
+static inline unsigned take_bit(bool backward, uint64_t *bits) {
+    unsigned bit = backward ? (unsigned)__builtin_ctzll(*bits) : 63 - (unsigned)__builtin_clzll(*bits);
+    *bits &= ~(1ull << bit);
+    return bit;
+}
+
+
 static int push_list_children(smart_traversal *p, const expansion *x) {
-    enum { WORDS = SMART_PARTS / 64 + 1 };
-    uint64_t present[WORDS] = {0};
-    uint16_t slot_of[SMART_PARTS];
-    int err = collect_list_children(p, x, present, slot_of);
+    children c;
+    const smart_item common = common_part_of_children(&x->node);
     smart_item *top = &p->items[p->count];
-    for (unsigned w = 0; w < WORDS && err == 0 && p->backward; w++)
-        for (uint64_t rest = present[w]; rest; rest &= rest - 1) {
-            unsigned rank = 64 * w + (unsigned)__builtin_ctzll(rest);
-            *top++ = make_child(x, slot_of[rank], rank);
-        }
-    for (unsigned w = WORDS; w-- > 0 && err == 0 && !p->backward;)
-        for (uint64_t rest = present[w], bit; rest; rest &= ~(1ull << bit)) {
-            bit = 63 - (unsigned)__builtin_clzll(rest);
-            *top++ = make_child(x, slot_of[64 * w + bit], 64 * w + (unsigned)bit);
-        }
+    const bool backward = p->backward;
+    int err = collect_children(p, x, &c);
+    if (err != 0)
+        return err;
+    for (uint64_t used = c.used; used;) {
+        unsigned w = take_bit(backward, &used);
+        for (uint64_t rest = c.present[w]; rest;)
+            top = push_child(p, top, &common, &x->node, c.slot[64 * w + take_bit(backward, &rest)]);
+    }
     p->count = (size_t)(top - p->items);
-    return err;
+    return 0;
+}
+
+
+static bool item_has_rank(const smart_item *item, int rank) {
+    return (int)smart_part_rank(smart_word_part(item->word)) == rank;
+}
+
+
+/* Marks the children that may contain the bounds of the range. The children are the items of the stack from number
+ * `begin` on. */
+static void mark_bounds(smart_traversal *p, const expansion *x, size_t begin) {
+    smart_item *lowest = &p->items[p->backward ? begin : p->count - 1],
+               *highest = &p->items[p->backward ? p->count - 1 : begin];
+    lowest->on_low = item_has_rank(lowest, x->ranks.low);
+    highest->on_high = item_has_rank(highest, x->ranks.high);
 }
 
 
@@ -226,16 +254,17 @@ static void push_remainder(smart_traversal *p, const expansion *x) {
 /* Puts the children of the node in the range on the stack, the next one on top. Returns SMART_MET_FROZEN if one of their
  * words is frozen. */
 static int push_children(smart_traversal *p, const expansion *x, int found) {
-    size_t before = p->count;
-    int err = 0;
     if (x->in_parts)
         push_remainder(p, x);
+    size_t begin = p->count;
+    int err = 0;
     if (x->ranks.first <= x->ranks.last)
         err = x->node.layout == SMART_DIR ? push_dir_children(p, x) : push_list_children(p, x);
     if (err != 0)
         return err;
-    if (p->count == before)
-        return smart_report_found_nodes(p, found);
+    if (p->count == begin)
+        return found < 0 ? 0 : smart_report_found_nodes(p, found);
+    mark_bounds(p, x, begin);
     smart_item_at(p, 0)->found = found;
     return 0;
 }
@@ -307,8 +336,8 @@ static int replace_by_children(smart_traversal *p, expansion *x) {
 
 /* READs. */
 
-/* Adds READs of those slots of a DIR node that the next leaves probably belong to. */
-static int put_read_part(smart_traversal *p, expansion *x) {
+/* READs those slots of a DIR node that the next leaves probably belong to. */
+static int read_part(smart_traversal *p, expansion *x) {
     unsigned most = smart_slots_of_part(p);
     const smart_item *item = &x->item;
     ranks *r = &x->ranks;
@@ -328,9 +357,9 @@ static int put_read_part(smart_traversal *p, expansion *x) {
     unsigned begin = r->first ? r->first - 1 : 0; /* the slot of the first rank after EOK */
     if (r->first == 0)
         far_read(p->op.t, smart_slot_addr(x->node.addr, SMART_PART_EOK), &slots[SMART_PART_EOK], 8);
-    if (r->last > begin)
-        far_read(p->op.t, smart_slot_addr(x->node.addr, begin), &slots[begin], 8ull * (r->last - begin));
-    return 0;
+    if (r->last <= begin)
+        return smart_wait(&p->op);
+    return far_read_now(p->op.t, smart_slot_addr(x->node.addr, begin), &slots[begin], 8ull * (r->last - begin), 0);
 }
 
 
@@ -339,14 +368,6 @@ static int put_read_part(smart_traversal *p, expansion *x) {
  * slots of a smallest list. If the list is larger, the traversal raises the hint. */
 static uint64_t word_reading_whole_list(uint64_t word) {
     return smart_word_read_type(word) == 0 ? smart_word_with_read_type(word, 1) : word;
-}
-
-
-/* Adds the READ of the node that the item of the expansion names. */
-static int put_node_read(smart_traversal *p, expansion *x) {
-    x->in_parts = is_read_in_parts(p, &x->item);
-    return x->in_parts ? put_read_part(p, x)
-                       : smart_put_read_node(&p->op, word_reading_whole_list(x->item.word), true, &x->node);
 }
 
 
@@ -366,13 +387,14 @@ static int put_node_reads(smart_traversal *p, size_t ahead, expansion *list) {
         x->item = *item;
         x->at = i;
         x->in_parts = false;
-        bool foreseen = smart_take_readahead_node(p, word_reading_whole_list(item->word), &x->node);
+        uint64_t word = word_reading_whole_list(item->word);
+        bool foreseen = smart_take_readahead_node(p, word, &x->node);
         if (!foreseen && ready && i > 0)
             /* The items before this one are ready, and are visited first, because they may be all that the caller
              * wants. */
             break;
         ready = ready && foreseen;
-        int err = foreseen ? 0 : put_node_read(p, x);
+        int err = foreseen ? 0 : smart_put_read_node(&p->op, word, true, &x->node);
         if (err < 0)
             return err;
         count++;
@@ -398,6 +420,15 @@ static int take_node(smart_traversal *p, expansion *x, unsigned *want) {
 }
 
 
+/* Interprets the slots that a second READ has added to a list, and raises the size hint in the word that names it. */
+static int take_rest_of_node(smart_traversal *p, expansion *x, unsigned want) {
+    int err = smart_take_more(&p->op, &x->node, want);
+    if (err == 0 && !p->accept_frozen && !p->each_node)
+        smart_raise_hint(&p->op, x->item.slot, x->item.word, &x->node);
+    return err;
+}
+
+
 /* Interprets the nodes that were READ. The size hints in their slot words may be outdated. So if the READ of a list
  * returned no unbound slot, the list is READ to its end in one more round trip, and its hint is raised. */
 static int take_nodes(smart_traversal *p, expansion *list, size_t count) {
@@ -409,16 +440,11 @@ static int take_nodes(smart_traversal *p, expansion *list, size_t count) {
             return err;
         any = any || want[i] > list[i].node.words;
     }
-    if (!any)
-        return 0;
-    err = smart_wait(&p->op);
-    for (size_t i = 0; i < count && err >= 0; i++) {
-        const smart_item *item = &list[i].item;
-        bool grown = want[i] > list[i].node.words;
-        err = smart_take_more(&p->op, &list[i].node, want[i]);
-        if (err == 0 && grown && !p->accept_frozen && !p->each_node)
-            smart_raise_hint(&p->op, item->slot, item->word, &list[i].node);
-    }
+    if (any)
+        err = smart_wait(&p->op);
+    for (size_t i = 0; i < count && any && err >= 0; i++)
+        if (want[i] > list[i].node.words)
+            err = take_rest_of_node(p, &list[i], want[i]);
     return err;
 }
 
@@ -464,10 +490,17 @@ int smart_expand_nodes(smart_traversal *p, size_t ahead) {
 
 
 int smart_expand_next(smart_traversal *p) {
-    expansion x = {.item = *smart_item_at(p, 0)};
-    int err = put_node_read(p, &x);
-    if (err < 0 || (err = smart_wait(&p->op)) < 0 || (err = take_nodes(p, &x, 1)) < 0 ||
-        (err = smart_make_room_for_items(p, x.node.words)) < 0)
+    expansion x;
+    unsigned want;
+    x.item = *smart_item_at(p, 0);
+    x.in_parts = names_dir_of_known_prefix(x.item.word);
+    int err =
+        x.in_parts ? read_part(p, &x) : smart_fetch_node(&p->op, word_reading_whole_list(x.item.word), true, &x.node);
+    if (err < 0 || (err = take_node(p, &x, &want)) < 0)
+        return err;
+    if (want > x.node.words && ((err = smart_wait(&p->op)) < 0 || (err = take_rest_of_node(p, &x, want)) < 0))
+        return err;
+    if ((err = smart_make_room_for_items(p, x.node.words)) < 0)
         return err;
     p->count--;
     p->frozen_item = x.item;

@@ -13,7 +13,6 @@
 
 #define BATCH_BYTES (512u << 10)
 #define FIRST_ITEMS 160 /* enough for most scans */
-#define PREFETCH    4   /* the distance, in items, at which a traversal in single steps prefetches objects */
 
 
 int smart_report_found_nodes(smart_traversal *p, int found) {
@@ -63,82 +62,79 @@ static int put_leaf_reads(smart_traversal *p, size_t most, uint8_t **images) {
 }
 
 
-/* Interprets a leaf that was READ. If it was replaced or changed meanwhile, READs it again, with its successors. */
+/* Interprets the leaf of the item, which was READ into the image. If the leaf was replaced or changed meanwhile, READs it
+ * again, with its successors. The fields of the spot that describe the slot are set only if the leaf is DEAD or the slot
+ * names an older leaf. */
 static int take_leaf(smart_traversal *p, const smart_item *item, uint8_t *image, smart_spot *s) {
     unsigned class = smart_leaf_class(p->op.st, item->word);
+    s->leaf.addr = smart_word_addr(item->word);
+    s->leaf.image = image;
+    s->outcome = SMART_HIT;
+    s->chain = 0;
+    bool is_sound = smart_take_leaf(&s->leaf, class);
+    if (is_sound && smart_ctl_state(s->leaf.ctl) <= SMART_LIVE &&
+        (s->leaf.kind != SMART_VI || smart_leaf_is_whole(&p->op, &s->leaf)))
+        return 0;
     s->slot = item->slot;
     s->word = item->word;
     s->depth = item->depth;
-    s->chain = 0;
-    s->leaf.addr = smart_word_addr(item->word);
-    s->leaf.image = image;
-    bool plain = smart_take_leaf(&s->leaf, class) && smart_ctl_state(s->leaf.ctl) != SMART_REPLACED &&
-                 smart_leaf_is_whole(&p->op, &s->leaf);
-    if (!plain) {
-        int err = smart_read_leaf(&p->op, s->leaf.addr, class, &s->leaf, &s->chain, s->old_leaves);
-        p->run_again = err == SMART_SEARCH_AGAIN;
-        if (err != 0)
-            return err;
-    }
-    s->outcome = smart_ctl_state(s->leaf.ctl) == SMART_DEAD ? SMART_DEAD_LEAF : SMART_HIT;
-    return 0;
+    int err = 0;
+    if (!is_sound || smart_ctl_state(s->leaf.ctl) != SMART_DEAD)
+        err = smart_read_leaf(&p->op, s->leaf.addr, class, &s->leaf, &s->chain, s->old_leaves);
+    p->run_again = err == SMART_SEARCH_AGAIN;
+    if (err == 0 && smart_ctl_state(s->leaf.ctl) == SMART_DEAD)
+        s->outcome = SMART_DEAD_LEAF;
+    return err;
 }
 
 
 /* Visits the leaf of the next item, which was READ into the image, and takes the item off the stack. */
-static int visit_leaf(smart_traversal *p, uint8_t *image, smart_spot *s) {
+static inline int visit_leaf(smart_traversal *p, uint8_t *image, smart_spot *s) {
     const smart_item *item = smart_item_at(p, 0);
     int err = take_leaf(p, item, image, s);
     if (err != 0)
         return err;
     p->count--;
-    p->wanted -= p->wanted > 1;
+    if (p->wanted > 1)
+        p->wanted--;
     if (item->found < 0 || (err = smart_report_found_nodes(p, item->found)) >= 0)
         err = p->each_leaf(p, item, s);
-    p->readahead_leaves_left -= p->readahead_leaves_left > 0;
+    if (p->readahead_leaves_left)
+        p->readahead_leaves_left--;
     return err;
 }
 
 
-static void clear_spot(smart_spot *s) {
-    smart_spot_clear(s);
-    s->proven = true;
-    s->layout = SMART_LAYOUTS;
-}
-
-
 /* READs the leaves of the next items together, at most `most`, and visits them. */
-static int visit_leaves(smart_traversal *p, size_t most) {
+static int visit_leaves(smart_traversal *p, size_t most, smart_spot *s) {
     uint8_t *images[SMART_SCAN_BATCH_MAX];
     size_t batch = p->op.st->scan_batch;
     int count = put_leaf_reads(p, most < batch ? most : batch, images);
     int err = count < 0 ? count : smart_wait(&p->op);
-    smart_spot s;
-    clear_spot(&s);
     for (int i = 0; i < count && err == 0; i++)
-        err = visit_leaf(p, images[i], &s);
+        err = visit_leaf(p, images[i], s);
     return err;
 }
 
 
 /* READs the leaves of the next items one after the other and visits them, up to the next node. */
-static int visit_leaves_singly(smart_traversal *p) {
+static int visit_leaves_singly(smart_traversal *p, smart_spot *s) {
     uint8_t *image = NULL;
-    unsigned room = 0; /* number of bytes of the image */
+    unsigned room = 0; /* size of the image in bytes */
     int err = 0;
-    smart_spot s;
-    clear_spot(&s);
-    while (err == 0 && p->count > 0 && smart_word_kind_of(smart_item_at(p, 0)->word) == SMART_LEAF) {
-        uint64_t word = smart_item_at(p, 0)->word;
-        unsigned class = smart_leaf_class(p->op.st, word), bytes = class < SMART_CLASSES ? smart_class_bytes(class) : 0;
-        if (bytes == 0)
-            return smart_fail_corrupt(p->op.index, smart_word_addr(word), "slot of the leaf");
+    while (p->count > 0 && err == 0) {
+        const smart_item *item = smart_item_at(p, 0);
+        if (smart_word_kind_of(item->word) != SMART_LEAF)
+            break;
+        unsigned class = smart_leaf_class(p->op.st, item->word);
+        if (class >= SMART_CLASSES)
+            return smart_fail_corrupt(p->op.index, smart_word_addr(item->word), "slot of the leaf");
+        unsigned bytes = smart_class_bytes(class);
         if (bytes > room && !(image = far_scratch(p->op.t, room = bytes)))
             return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
-        if (p->count > PREFETCH)
-            far_prefetch(p->op.t, smart_word_addr(smart_item_at(p, PREFETCH)->word));
-        if ((err = far_read_now(p->op.t, smart_word_addr(word), image, bytes, 0)) == 0)
-            err = visit_leaf(p, image, &s);
+        err = far_read_now(p->op.t, smart_word_addr(item->word), image, bytes, 0);
+        if (err >= 0)
+            err = visit_leaf(p, image, s);
     }
     return err;
 }
@@ -197,7 +193,7 @@ static int begin_traversal(smart_traversal *p) {
     p->root_next = p->op.key.length ? smart_part(p->op.key, 0) : 0;
     p->root_end = p->bounded && p->high.key.length ? smart_part(p->high.key, 0) + 1 : SMART_ROOT_SLOTS;
     /* There are usually many keys below one slot of the root. */
-    p->root_part = p->steps_singly ? (unsigned)(p->wanted < 256 ? p->wanted : 256) / 16 + 2 : SMART_ROOT_SLOTS;
+    p->root_part = p->steps_singly ? (unsigned)(p->wanted < 256 ? p->wanted : 256) / 16 + 1 : SMART_ROOT_SLOTS;
     bool foresee = p->reads_ahead && p->op.st->cache && smart_readahead_decide(p->op.st);
     int err = foresee ? smart_read_ahead(p, &p->root_part) : 0;
     return err < 0 ? err : read_root_slots(p);
@@ -218,16 +214,16 @@ static int complete_replacement(smart_traversal *p) {
 }
 
 
-static int take_step(smart_traversal *p) {
+/* Takes the next step of the traversal: READs a part of the root, nodes, or leaves. */
+static int take_step(smart_traversal *p, smart_spot *s) {
     size_t batch = p->op.st->scan_batch, ahead = p->wanted ? p->wanted : batch;
     if (p->count == 0)
         return read_root_slots(p);
-    bool is_leaf = p->steps_singly && smart_word_kind_of(smart_item_at(p, 0)->word) == SMART_LEAF;
-    int result = is_leaf           ? SMART_NO_NODE
-                 : p->steps_singly ? smart_expand_next(p)
-                                   : smart_expand_nodes(p, ahead < batch ? ahead : batch);
+    if (p->steps_singly && smart_word_kind_of(smart_item_at(p, 0)->word) == SMART_LEAF)
+        return visit_leaves_singly(p, s);
+    int result = p->steps_singly ? smart_expand_next(p) : smart_expand_nodes(p, ahead < batch ? ahead : batch);
     if (result == SMART_NO_NODE)
-        return p->steps_singly ? visit_leaves_singly(p) : visit_leaves(p, ahead);
+        return visit_leaves(p, ahead, s);
     if (result == SMART_MET_FROZEN)
         return complete_replacement(p);
     return result == SMART_EXPANDED ? 0 : result;
@@ -236,12 +232,16 @@ static int take_step(smart_traversal *p) {
 
 int smart_traversal_run(smart_traversal *p) {
     smart_item first_items[FIRST_ITEMS];
+    smart_spot spot;
+    smart_spot_clear(&spot);
+    spot.proven = true;
+    spot.layout = SMART_LAYOUTS;
     p->items = p->first_items = first_items;
     p->size = FIRST_ITEMS;
     int err = begin_traversal(p);
     while (err == 0 && (p->count > 0 || p->root_next < p->root_end)) {
         far_scratch_mark here = far_scratch_here(p->op.t);
-        err = take_step(p);
+        err = take_step(p, &spot);
         if (err < 0)
             far_discard_batch(p->op.t);
         far_scratch_back(p->op.t, here);

@@ -56,8 +56,8 @@ struct smart_traversal {
     bool bounded;     /* the range has an upper bound */
     bool backward;    /* the leaves are visited in descending key order */
     bool reads_ahead; /* the nodes and leaves that the cache names are READ in advance */
-    /* The traversal READs one object at a time, and only a part of the slots of the root and of DIR nodes. A scan does
-     * so on mapped memory, where a slot that is READ in vain costs more than another round trip. */
+    /* The traversal READs one node at a time, and only a part of the slots of the root and of DIR nodes. A scan does so
+     * on mapped memory, where a slot that is READ in vain costs more than another round trip. */
     bool steps_singly;
     /* Number of leaves that a scan will probably need; 0: as many as fit into a batch. The traversal visits a leaf at a
      * bound of the range even if its key is outside the range; the caller compares the keys of such leaves. */
@@ -105,7 +105,7 @@ static inline smart_item *smart_item_at(const smart_traversal *p, size_t i) {
 
 /* Returns the number of slots of a DIR node that the traversal READs in one part. */
 static inline unsigned smart_slots_of_part(const smart_traversal *p) {
-    return p->wanted < SMART_PARTS ? (unsigned)p->wanted / 2 + 8 : SMART_PARTS;
+    return p->wanted < SMART_PARTS ? (unsigned)p->wanted / 2 + 4 : SMART_PARTS;
 }
 
 
