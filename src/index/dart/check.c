@@ -25,22 +25,16 @@ static int traverse_slice(far_task *t, far_index *index, sliced_traversal *s) {
     dart_traversal traversal = s->traversal;
     dart_item leaf;
     int result = 0;
-    traversal.from = (far_bytes){s->place, s->length};
+    traversal.range.from = (far_bytes){s->place, s->length};
     for (unsigned n = 0;
          n < dart_of(index)->walk_slice && (result = dart_traversal_next(t, index, &traversal, &leaf)) == 1; n++)
         if ((result = s->leaf(t, index, &leaf, s->ctx)) < 0)
             return result;
     if (result < 0)
         return result;
-    if ((s->more = traversal.frontier != NULL)) {
-        uint8_t *place = far_scratch(t, DART_KEY_MAX + 1);
-        if (!place)
-            return far_fail(FAR_ERR_NO_MEMORY, "no local memory for a walk");
-        /* The traversal used these bytes as its lower bound until its last call above, so they are overwritten only
-         * now. */
-        s->length = dart_item_first_key(traversal.frontier, place);
-        memcpy(s->place, place, s->length);
-    }
+    /* The traversal used the bytes of s->place as its lower bound until its last call above, so they are overwritten
+     * only now. */
+    s->more = dart_traversal_next_key(&traversal, s->place, &s->length);
     return 0;
 }
 
@@ -101,7 +95,7 @@ static int note_reported(walk_state *w, far_addr node, const dart_item *item) {
             qsort(w->before.nodes, w->before.count, sizeof(far_addr), compare_addrs);
     }
     /* an earlier slice has read every node on the path of the slice's first key */
-    if (item ? item->contains_start : w->traversal->length > 0)
+    if (item ? item->contains_from : w->traversal->length > 0)
         return 1;
     bool known =
         w->before.count && bsearch(&node, w->before.nodes, w->before.count, sizeof(node), compare_addrs) != NULL;
@@ -267,7 +261,7 @@ static int count_leaf(far_task *t, far_index *index, const dart_item *leaf, void
     (void)t, (void)index;
     count_state *c = ctx;
     far_bytes key = {leaf->image + 1, dart_leaf_klen(leaf->image[0])};
-    if (leaf->contains_start && far_bytes_compare(key, (far_bytes){c->traversal->place, c->traversal->length}) < 0)
+    if (leaf->contains_from && far_bytes_compare(key, (far_bytes){c->traversal->place, c->traversal->length}) < 0)
         return 0; /* the previous slice has counted this leaf */
     c->usage->keys++;
     c->usage->key_bytes += key.length;
