@@ -5,64 +5,69 @@
 
 #include <string.h>
 
-#define SMALL_NODE   16u /* the bitmap of a node with at most this many slots is made for all ranks at once */
-#define RANKS_AT_ONCE 64u
+#define RANKS_AT_ONCE 16u /* minimal number of ranks for which the bitmap is made at a time */
 
 
 /* Removes the children whose keys all precede `from`. */
-static void clip_from(dart_rest *rest, far_bytes from) {
-    far_bytes prefix = {rest->view.header->prefix, rest->view.node.depth};
+static void clip_from(dart_clip *clip, const dart_header *header, far_bytes from) {
+    far_bytes prefix = {header->prefix, dart_header_depth(header)};
     unsigned same = dart_common_prefix(prefix, from);
     if (same < prefix.length) {
-        if (same < from.length && ((const uint8_t *)from.data)[same] > rest->view.header->prefix[same])
-            rest->low = rest->high;
+        if (same < from.length && ((const uint8_t *)from.data)[same] > header->prefix[same])
+            clip->low = clip->high;
         return;
     }
-    rest->low = dart_symbol_rank(dart_symbol(from, same));
+    clip->low = dart_symbol_rank(dart_symbol(from, same));
     if (same + 1 < from.length)
-        rest->from_rank = rest->low;
+        clip->from_rank = clip->low;
 }
 
 
 /* Removes the children whose keys all follow the upper bound of the range, or are equal to it if it is excluded. */
-static void clip_to(dart_rest *rest, far_bytes to, bool included) {
-    far_bytes prefix = {rest->view.header->prefix, rest->view.node.depth};
+static void clip_to(dart_clip *clip, const dart_header *header, far_bytes to, bool included) {
+    far_bytes prefix = {header->prefix, dart_header_depth(header)};
     unsigned same = dart_common_prefix(prefix, to);
     if (same < prefix.length) {
-        if (same == to.length || ((const uint8_t *)to.data)[same] < rest->view.header->prefix[same])
-            rest->high = 0;
+        if (same == to.length || ((const uint8_t *)to.data)[same] < header->prefix[same])
+            clip->high = 0;
         return;
     }
     unsigned rank = dart_symbol_rank(dart_symbol(to, same));
     bool inside = included || same + 1 < to.length; /* keys with this symbol may be in the range */
-    rest->high = rank + inside;
+    clip->high = rank + inside;
     if (inside && same < to.length)
-        rest->to_rank = rank;
+        clip->to_rank = rank;
 }
 
 
-void dart_rest_init(dart_rest *rest, const dart_view *view, const dart_range *range, bool contains_from,
-                    bool contains_to, bool backward) {
+dart_clip dart_clip_children(const dart_header *header, const dart_range *range, bool contains_from, bool contains_to) {
+    dart_clip clip = {0, DART_RANKS, DART_NO_RANK, DART_NO_RANK};
+    if (contains_from)
+        clip_from(&clip, header, range->from);
+    if (contains_to && range->bounded && clip.low < clip.high)
+        clip_to(&clip, header, range->to, range->to_included);
+    return clip;
+}
+
+
+void dart_rest_init(dart_rest *rest, const dart_view *view, const dart_range *range, dart_clip clip, bool backward,
+                    size_t wanted) {
     rest->view = *view;
     rest->range = range;
-    rest->low = rest->read_low = 0;
-    rest->high = rest->read_high = DART_RANKS;
-    rest->from_rank = rest->to_rank = DART_NO_RANK;
+    rest->clip = clip;
+    rest->read_low = 0;
+    rest->read_high = DART_RANKS;
     rest->backward = backward;
     rest->ordered_low = rest->ordered_high = 0;
-    rest->ordered_at_once = view->count <= SMALL_NODE ? DART_RANKS : RANKS_AT_ONCE;
-    if (contains_from)
-        clip_from(rest, range->from);
-    if (contains_to && range->bounded && rest->low < rest->high)
-        clip_to(rest, range->to, range->to_included);
+    rest->ordered_at_once = wanted < DART_RANKS ? RANKS_AT_ONCE + 3 * (unsigned)wanted / 2 : DART_RANKS;
 }
 
 
 /* No key is empty, so the root has no child for the symbol END, and the other slots of an N256 are in the order of the
  * ranks. */
 void dart_rest_set_unread(dart_rest *rest) {
-    rest->low += rest->low == 0;
-    rest->read_low = rest->read_high = rest->backward ? rest->high : rest->low;
+    rest->clip.low += rest->clip.low == 0;
+    rest->read_low = rest->read_high = rest->backward ? rest->clip.high : rest->clip.low;
 }
 
 
@@ -77,12 +82,12 @@ void dart_rest_add_read(far_task *t, dart_rest *rest, unsigned low, unsigned hig
 
 
 void dart_rest_add_next_read(far_task *t, dart_rest *rest, unsigned count) {
-    if (count > rest->high - rest->low)
-        count = rest->high - rest->low;
+    if (count > rest->clip.high - rest->clip.low)
+        count = rest->clip.high - rest->clip.low;
     if (rest->backward)
-        dart_rest_add_read(t, rest, rest->high - count, rest->high);
+        dart_rest_add_read(t, rest, rest->clip.high - count, rest->clip.high);
     else
-        dart_rest_add_read(t, rest, rest->low, rest->low + count);
+        dart_rest_add_read(t, rest, rest->clip.low, rest->clip.low + count);
 }
 
 
@@ -104,9 +109,14 @@ static void order_ranks(dart_rest *rest, unsigned low, unsigned high) {
                 set_present(rest, rank, dart_rank_symbol(rank));
         return;
     }
-    for (unsigned i = 0; i < rest->view.count; i++) {
+    /* This comparison excludes most slots. It takes END for the symbol 0, which has the rank 1. */
+    unsigned first = low > 1 ? low : 1, span = (high > 2 ? high : 2) - first;
+#pragma GCC unroll 4
+    for (unsigned i = 0, count = rest->view.count; i < count; i++) {
+        if ((unsigned)(slots[i] >> 56) + 1 - first >= span || !dart_is_child(slots[i]))
+            continue;
         unsigned rank = dart_symbol_rank(dart_word_symbol(slots[i]));
-        if (dart_is_child(slots[i]) && rank - low < high - low)
+        if (rank - low < high - low)
             set_present(rest, rank, i);
     }
 }
@@ -134,14 +144,14 @@ static unsigned end_of_last_rank(const dart_rest *rest, unsigned low, unsigned h
 }
 
 
-static dart_rest_state settle_forward(dart_rest *rest) {
-    while (rest->low < rest->high) {
-        if (rest->low >= rest->read_high || rest->low < rest->read_low)
+static inline dart_rest_state settle_forward(dart_rest *rest) {
+    while (rest->clip.low < rest->clip.high) {
+        if (rest->clip.low >= rest->read_high || rest->clip.low < rest->read_low)
             return DART_REST_UNREAD;
-        if (rest->low - rest->ordered_low >= rest->ordered_high - rest->ordered_low)
-            order_ranks(rest, rest->low, rest->low + rest->ordered_at_once);
-        unsigned end = rest->high < rest->ordered_high ? rest->high : rest->ordered_high;
-        if ((rest->low = first_rank(rest, rest->low, end)) < end)
+        if (rest->clip.low - rest->ordered_low >= rest->ordered_high - rest->ordered_low)
+            order_ranks(rest, rest->clip.low, rest->clip.low + rest->ordered_at_once);
+        unsigned end = rest->clip.high < rest->ordered_high ? rest->clip.high : rest->ordered_high;
+        if ((rest->clip.low = first_rank(rest, rest->clip.low, end)) < end)
             return DART_REST_READY;
     }
     return DART_REST_EMPTY;
@@ -149,45 +159,38 @@ static dart_rest_state settle_forward(dart_rest *rest) {
 
 
 static dart_rest_state settle_backward(dart_rest *rest) {
-    while (rest->low < rest->high) {
-        unsigned last = rest->high - 1, most = rest->ordered_at_once;
+    while (rest->clip.low < rest->clip.high) {
+        unsigned last = rest->clip.high - 1, most = rest->ordered_at_once;
         if (last >= rest->read_high || last < rest->read_low)
             return DART_REST_UNREAD;
         if (last - rest->ordered_low >= rest->ordered_high - rest->ordered_low)
-            order_ranks(rest, rest->high > most ? rest->high - most : 0, rest->high);
-        unsigned start = rest->low > rest->ordered_low ? rest->low : rest->ordered_low;
-        if ((rest->high = end_of_last_rank(rest, start, rest->high)) > start)
+            order_ranks(rest, rest->clip.high > most ? rest->clip.high - most : 0, rest->clip.high);
+        unsigned start = rest->clip.low > rest->ordered_low ? rest->clip.low : rest->ordered_low;
+        if ((rest->clip.high = end_of_last_rank(rest, start, rest->clip.high)) > start)
             return DART_REST_READY;
     }
     return DART_REST_EMPTY;
 }
 
 
-dart_rest_state dart_rest_settle(dart_rest *rest) {
+dart_rest_state dart_rest_settle_slowly(dart_rest *rest) {
     return rest->backward ? settle_backward(rest) : settle_forward(rest);
 }
 
 
-unsigned dart_rest_next_rank(const dart_rest *rest) {
-    return rest->backward ? rest->high - 1 : rest->low;
-}
-
-
-uint64_t dart_rest_take(dart_rest *rest) {
-    unsigned rank = rest->backward ? --rest->high : rest->low++;
-    return dart_thawed(rest->view.slots[rest->slot_of[rank]]);
-}
-
-
-unsigned dart_rest_inner_children(dart_rest *rest, uint64_t words[DART_RANKS]) {
+unsigned dart_inner_children(const dart_view *view, uint64_t words[DART_RANKS]) {
     unsigned count = 0;
-    rest->ordered_at_once = DART_RANKS;
-    order_ranks(rest, 0, DART_RANKS);
-    for (unsigned i = 0; i < sizeof(rest->present) / 8; i++)
-        for (uint64_t left = rest->present[i]; left; left &= left - 1) {
-            uint64_t word = rest->view.slots[rest->slot_of[i * 64 + (unsigned)__builtin_ctzll(left)]];
-            if (dart_is_inner(word))
-                words[count++] = dart_thawed(word);
-        }
+    for (unsigned i = 0; i < view->count; i++)
+        count += dart_is_inner(view->slots[i]);
+    if (count == 0)
+        return 0;
+    dart_rest all;
+    dart_rest_init(&all, view, NULL, (dart_clip){0, DART_RANKS, 0, 0}, false, DART_RANKS);
+    count = 0;
+    while (dart_rest_settle(&all) == DART_REST_READY) {
+        uint64_t word = dart_rest_take(&all);
+        if (dart_is_inner(word))
+            words[count++] = word;
+    }
     return count;
 }

@@ -19,18 +19,13 @@
 /* maximal number of children that are taken from a node together if objects are read one by one, so that their cache
  * misses overlap */
 #define PREFETCHED 4u
+#define SMALL_NODE 8u /* all children of a node with at most this many slots become entries of the frontier at once */
+#define LEAF_MEMORY 512u /* bytes of the memory that small leaves share */
 #define ROOT_SLOTS 16u /* number of slots of the root that are read together if objects are read one by one */
 
 
 static int fail_no_memory(void) {
     return far_fail(FAR_ERR_NO_MEMORY, "no local memory for a scan");
-}
-
-
-bool dart_leaf_is_sound(const far_index *index, uint64_t word, uint64_t header) {
-    return dart_word_len(word) != 0 && dart_leaf_klen(header) <= dart_of(index)->max_key &&
-           dart_leaf_vlen(header) <= FAR_VALUE_MAX &&
-           dart_leaf_used(header) <= dart_leaf_bytes(dart_word_len(word), header);
 }
 
 
@@ -61,7 +56,7 @@ static void remove_item(dart_traversal *traversal, dart_item **at) {
     *at = item->next;
     item->next = traversal->free_items;
     traversal->free_items = item;
-    if (item->rest) {
+    if (item->kind == DART_ITEM_REST) {
         item->rest->next_free = traversal->free_rests;
         traversal->free_rests = item->rest;
     }
@@ -69,12 +64,13 @@ static void remove_item(dart_traversal *traversal, dart_item **at) {
 
 
 dart_item *dart_traversal_add_rest(far_task *t, dart_traversal *traversal, dart_item **at, const dart_view *view,
-                                   const dart_range *range, bool contains_from, bool contains_to) {
+                                   const dart_range *range, dart_clip clip) {
     dart_item *item = new_item(t, traversal);
     dart_rest *rest = item ? new_rest(t, traversal) : NULL;
     if (!rest)
         return NULL;
-    dart_rest_init(rest, view, range, contains_from, contains_to, traversal->backward);
+    dart_rest_init(rest, view, range, clip, traversal->backward, traversal->wanted);
+    item->kind = DART_ITEM_REST;
     item->rest = rest;
     item->next = *at;
     *at = item;
@@ -82,21 +78,25 @@ dart_item *dart_traversal_add_rest(far_task *t, dart_traversal *traversal, dart_
 }
 
 
-/* Takes the next child of the rest at *at, and makes it the entry before the rest. */
-static dart_item *take_child(far_task *t, dart_traversal *traversal, dart_item **at) {
-    dart_rest *rest = (*at)->rest;
+/* Inserts a slot into the frontier at *at. word: the slot's word, without the frozen bit. */
+static inline dart_item *add_slot(far_task *t, dart_traversal *traversal, dart_item **at, uint64_t word, unsigned rank,
+                                  const dart_header *parent, const dart_range *range, const dart_clip *clip) {
     dart_item *item = new_item(t, traversal);
     if (!item)
         return NULL;
-    unsigned rank = dart_rest_next_rank(rest);
-    *item = (dart_item){.next = *at,
-                        .word = dart_rest_take(rest),
-                        .parent = rest->view.header,
-                        .range = rest->range,
-                        .symbol = dart_rank_symbol(rank),
-                        .contains_from = rank == rest->from_rank,
-                        .contains_to = rank == rest->to_rank};
+    item->next = *at;
+    item->word = word;
+    item->parent = parent;
+    item->range = range;
+    item->image = NULL;
+    item->rank = (uint16_t)rank;
+    item->kind = dart_class_is_inner(dart_word_class(word)) ? DART_ITEM_NODE : DART_ITEM_LEAF;
+    item->contains_from = rank == clip->from_rank;
+    item->contains_to = rank == clip->to_rank;
+    item->whole = false;
     *at = item;
+    if (traversal->one_by_one)
+        far_prefetch(t, dart_word_addr(word));
     return item;
 }
 
@@ -104,29 +104,49 @@ static dart_item *take_child(far_task *t, dart_traversal *traversal, dart_item *
 /* Takes some children of the rest at *at. Takes more than one only if objects are read one by one. */
 static int take_children(far_task *t, dart_traversal *traversal, dart_item **at) {
     size_t most = !traversal->one_by_one ? 1 : traversal->wanted < PREFETCHED ? traversal->wanted : PREFETCHED;
-    dart_item *rest = *at;
+    dart_rest *rest = (*at)->rest;
     do {
-        dart_item *item = take_child(t, traversal, at);
+        unsigned rank = dart_rest_next_rank(rest);
+        uint64_t word = dart_rest_take(rest);
+        dart_item *item = add_slot(t, traversal, at, word, rank, rest->view.header, rest->range, &rest->clip);
         if (!item)
             return fail_no_memory();
-        if (traversal->one_by_one)
-            far_prefetch(t, dart_word_addr(item->word));
         at = &item->next;
-    } while (--most > 0 && dart_rest_settle(rest->rest) == DART_REST_READY);
+    } while (--most > 0 && dart_rest_settle(rest) == DART_REST_READY);
+    return 0;
+}
+
+
+/* Inserts all children of a small node that are inside the range into the frontier at *at. */
+static int add_all_children(far_task *t, dart_traversal *traversal, dart_item **at, const dart_view *view,
+                            const dart_range *range, const dart_clip *clip) {
+    const dart_item *behind = *at;
+    for (unsigned i = 0; i < view->count; i++) {
+        uint64_t word = dart_thawed(view->slots[i]);
+        unsigned rank = dart_symbol_rank(dart_word_symbol(word));
+        if (!dart_is_child(word) || rank < clip->low || rank >= clip->high)
+            continue;
+        dart_item **place = at;
+        while (*place != behind && ((*place)->rank < rank) != traversal->backward)
+            place = &(*place)->next;
+        if (!add_slot(t, traversal, place, word, rank, view->header, range, clip))
+            return fail_no_memory();
+    }
     return 0;
 }
 
 
 bool dart_traversal_next_key(dart_traversal *traversal, uint8_t *place, size_t *length) {
-    while (traversal->frontier && traversal->frontier->rest &&
+    while (traversal->frontier && traversal->frontier->kind == DART_ITEM_REST &&
            dart_rest_settle(traversal->frontier->rest) == DART_REST_EMPTY)
         remove_item(traversal, &traversal->frontier);
     const dart_item *item = traversal->frontier;
     if (!item)
         return false;
-    const dart_header *parent = item->rest ? item->rest->view.header : item->parent;
+    bool rest = item->kind == DART_ITEM_REST;
+    const dart_header *parent = rest ? item->rest->view.header : item->parent;
     unsigned depth = dart_header_depth(parent),
-             symbol = item->rest ? dart_rank_symbol(dart_rest_next_rank(item->rest)) : item->symbol;
+             symbol = dart_rank_symbol(rest ? dart_rest_next_rank(item->rest) : item->rank);
     memcpy(place, parent->prefix, depth);
     if (symbol != DART_SYMBOL_END)
         place[depth] = (uint8_t)symbol;
@@ -135,75 +155,93 @@ bool dart_traversal_next_key(dart_traversal *traversal, uint8_t *place, size_t *
 }
 
 
-static dart_node item_child(const dart_item *item) {
+static inline dart_node item_child(const dart_item *item) {
     return (dart_node){dart_word_addr(item->word), dart_word_type(item->word),
                        dart_header_depth(item->parent) + 1 + dart_word_len(item->word)};
 }
 
 
 /* Stores in the scan cache which inner children a scan has seen in a node. */
-static void remember_children(far_task *t, const far_index *index, const dart_traversal *traversal, dart_rest *rest) {
+static __attribute__((noinline)) void remember_children(far_task *t, const far_index *index, const dart_view *view) {
     uint64_t words[DART_RANKS];
-    if (traversal->reads != DART_READ_LEAVES || traversal->one_by_one)
-        return;
-    unsigned count = dart_rest_inner_children(rest, words);
-    dart_scan_cache_put(t, index, &rest->view.node, words, count);
+    unsigned count = dart_inner_children(view, words);
+    dart_scan_cache_put(t, index, &view->node, words, count);
 }
 
 
-/* Replaces the inner node at *at, whose image was read, by its children. */
-static int open_node(far_task *t, far_index *index, dart_traversal *traversal, dart_item **at) {
+/* Describes the child of a slot in a view, without an image. Returns the number of its bytes, or 0 if its depth is
+ * impossible. */
+static inline unsigned describe_node(const far_index *index, const dart_item *item, dart_view *view) {
+    view->node = item_child(item);
+    view->first = 0;
+    view->count = dart_node_slots(view->node.type, view->node.depth, dart_of(index)->bucket);
+    view->whole = true;
+    return view->node.depth > DART_KEY_MAX ? 0 : dart_header_bytes(view->node.depth) + 8 * view->count;
+}
+
+
+/* Replaces the inner node at *at by its children. view: describes the node; image: the image of the node. */
+static inline int open_node(far_task *t, far_index *index, dart_traversal *traversal, dart_item **at, dart_view *view,
+                            uint64_t *image) {
     dart_item *item = *at;
-    dart_view view = {.node = item_child(item), .header = (const dart_header *)item->image, .whole = true};
-    view.count = dart_node_slots(view.node.type, view.node.depth, dart_of(index)->bucket);
-    view.slots = (uint64_t *)((char *)item->image + dart_header_bytes(view.node.depth));
-    if (!dart_header_matches(view.header, &view.node))
-        return dart_fail_corrupt(index, "node", view.node.addr);
-    int err = traversal->visit_node ? traversal->visit_node(t, index, &view, item, traversal->ctx) : 0;
+    view->header = (const dart_header *)image;
+    view->slots = (uint64_t *)((char *)image + dart_header_bytes(view->node.depth));
+    if (view->header->word != dart_header_word(view->node.depth, view->node.type))
+        return dart_fail_corrupt(index, "node", view->node.addr);
+    int err = traversal->visit_node ? traversal->visit_node(t, index, view, item, traversal->ctx) : 0;
     if (err < 0)
         return err;
-    dart_item *rest = dart_traversal_add_rest(t, traversal, &item->next, &view, item->range, item->contains_from,
-                                              item->contains_to);
-    if (!rest)
-        return fail_no_memory();
-    remember_children(t, index, traversal, rest->rest);
+    if (traversal->reads == DART_READ_LEAVES && !traversal->one_by_one)
+        remember_children(t, index, view);
+    dart_clip clip = dart_clip_children(view->header, item->range, item->contains_from, item->contains_to);
+    if (view->count <= SMALL_NODE)
+        err = add_all_children(t, traversal, &item->next, view, item->range, &clip);
+    else if (!dart_traversal_add_rest(t, traversal, &item->next, view, item->range, clip))
+        err = fail_no_memory();
     remove_item(traversal, at);
-    return 0;
+    return err;
+}
+
+
+/* Takes children of the rest at *at, or removes it if it is empty. Returns 1 if its next slot was not read, 0, or an
+ * error. */
+static int settle_rest(far_task *t, dart_traversal *traversal, dart_item **at) {
+    dart_rest_state state = dart_rest_settle((*at)->rest);
+    if (state == DART_REST_EMPTY)
+        remove_item(traversal, at);
+    return state == DART_REST_READY ? take_children(t, traversal, at) : state == DART_REST_UNREAD;
 }
 
 
 /* Takes children and opens nodes until the entry at *at is a slot whose child must be read, or a leaf, or a rest whose
  * next slot was not read. Returns 1; 0 if the frontier has no such entry from *at on; or an error. */
 static int settle_entry(far_task *t, far_index *index, dart_traversal *traversal, dart_item **at) {
-    int err = 0;
-    while (*at && err >= 0) {
-        dart_item *item = *at;
-        if (item->rest) {
-            dart_rest_state state = dart_rest_settle(item->rest);
-            if (state == DART_REST_UNREAD)
-                return 1;
-            if (state == DART_REST_EMPTY)
-                remove_item(traversal, at);
-            else
-                err = take_children(t, traversal, at);
+    int result = 0;
+    for (dart_item *item; result == 0 && (item = *at) != NULL;) {
+        if (item->kind == DART_ITEM_LEAF)
+            return 1;
+        if (item->kind == DART_ITEM_REST) {
+            result = settle_rest(t, traversal, at);
             continue;
         }
-        if (dart_is_leaf(item->word))
+        dart_view view;
+        describe_node(index, item, &view);
+        uint64_t *image = item->image ? item->image : dart_read_ahead_image(traversal->read_ahead, &view.node);
+        if (!image)
             return 1;
-        dart_node child = item_child(item);
-        if (!item->image && !(item->image = dart_read_ahead_image(traversal->read_ahead, &child)))
-            return 1;
-        err = open_node(t, index, traversal, at);
+        result = open_node(t, index, traversal, at, &view, image);
     }
-    return err;
+    return result;
 }
 
 
-/* ---- Reading ---- */
+/* ---- Reading in batches ---- */
 
-static uint64_t leaf_read_bytes(const far_index *index, const dart_traversal *traversal, uint64_t word) {
+static inline uint64_t leaf_read_bytes(const far_index *index, const dart_traversal *traversal, uint64_t word) {
     uint64_t code = dart_word_len(word),
              bytes = code == DART_SIZE_CODE_LONG ? DART_CHUNK_READ : dart_code_bytes((unsigned)code);
+    if (traversal->reads == DART_READ_LEAVES)
+        return bytes;
     uint64_t keys = (DART_LEAF_HEADER + dart_of(index)->max_key + 7) / 8 * 8;
     if (traversal->reads == DART_READ_SLOTS)
         return code == DART_SIZE_CODE_LONG ? 8 : 0;
@@ -216,23 +254,22 @@ static uint64_t leaf_read_bytes(const far_index *index, const dart_traversal *tr
 static int64_t item_read_bytes(const far_index *index, const dart_traversal *traversal, const dart_item *item) {
     if (item->image)
         return 0;
-    if (dart_is_leaf(item->word)) {
+    if (item->kind == DART_ITEM_LEAF) {
         if (dart_word_len(item->word) == 0)
             return dart_fail_corrupt(index, "leaf (its slot has no size code)", dart_word_addr(item->word));
         return (int64_t)leaf_read_bytes(index, traversal, item->word);
     }
-    dart_node node = item_child(item);
-    if (node.depth > DART_KEY_MAX)
-        return dart_fail_corrupt(index, "node (its slot has an impossible depth)", node.addr);
-    return dart_node_bytes(node.type, node.depth, dart_of(index)->bucket);
+    dart_view view;
+    unsigned bytes = describe_node(index, item, &view);
+    return bytes ? (int64_t)bytes : dart_fail_corrupt(index, "node (its slot has an impossible depth)", view.node.addr);
 }
 
 
 /* Returns true if a leaf was read whose length the size code of its slot cannot express, so that its rest must be read.
  */
 static bool lacks_rest_of_leaf(const dart_traversal *traversal, const dart_item *item) {
-    return traversal->reads == DART_READ_LEAVES && item->image && dart_is_leaf(item->word) &&
-           dart_word_len(item->word) == DART_SIZE_CODE_LONG && !item->whole;
+    return item->kind == DART_ITEM_LEAF && item->image && dart_word_len(item->word) == DART_SIZE_CODE_LONG &&
+           !item->whole && traversal->reads == DART_READ_LEAVES;
 }
 
 
@@ -256,7 +293,7 @@ static int read_long_leaves(far_task *t, far_index *index, const dart_traversal 
     int err = 0;
     bool any = false;
     for (dart_item *item = traversal->frontier; item && err >= 0; item = item->next) {
-        if (item->rest || !lacks_rest_of_leaf(traversal, item))
+        if (!lacks_rest_of_leaf(traversal, item))
             continue;
         any = true;
         err = add_whole_leaf_read(t, index, item);
@@ -264,24 +301,6 @@ static int read_long_leaves(far_task *t, far_index *index, const dart_traversal 
     if (err < 0)
         far_discard_batch(t);
     return err < 0 || !any ? err : far_wait(t);
-}
-
-
-/* Reads the first entry of the frontier, on mapped memory. */
-static int read_first(far_task *t, far_index *index, dart_traversal *traversal) {
-    dart_item *item = traversal->frontier;
-    if (item->rest) {
-        dart_rest_add_next_read(t, item->rest, ROOT_SLOTS);
-        return far_wait(t);
-    }
-    int64_t bytes = item_read_bytes(index, traversal, item);
-    if (bytes > 0 && !(item->image = far_scratch(t, (size_t)bytes)))
-        return fail_no_memory();
-    if (bytes <= 0)
-        return (int)bytes;
-    int err = far_read_now(t, dart_word_addr(item->word), item->image, (size_t)bytes,
-                           dart_is_leaf(item->word) ? FAR_VERB_ANY_ORDER : 0);
-    return err >= 0 && lacks_rest_of_leaf(traversal, item) ? read_long_leaves(t, index, traversal) : err;
 }
 
 
@@ -309,7 +328,7 @@ static int add_item_reads(far_task *t, const reading *r) {
         if (!image)
             return fail_no_memory();
         far_read(t, addr, image, whole);
-        if (dart_is_leaf(r->items[i]->word)) /* Leaves never change, so the order of this READ does not matter. */
+        if (r->items[i]->kind == DART_ITEM_LEAF) /* Leaves never change, so the order of this READ does not matter. */
             far_mark(t, FAR_VERB_ANY_ORDER);
         for (unsigned j = i; j < end; at += r->bytes[j++])
             r->items[j]->image = (uint64_t *)(image + at);
@@ -351,7 +370,7 @@ static void collect_read_ahead(far_task *t, const far_index *index, dart_travers
 static int plan_item(far_task *t, far_index *index, dart_traversal *traversal, reading *r, dart_item *item) {
     bool scan = traversal->reads == DART_READ_LEAVES,
          contains_start = traversal->backward ? item->contains_to : item->contains_from;
-    if (scan && dart_is_leaf(item->word) && r->children >= traversal->wanted) {
+    if (scan && item->kind == DART_ITEM_LEAF && r->children >= traversal->wanted) {
         r->children++;
         return 0;
     }
@@ -362,10 +381,10 @@ static int plan_item(far_task *t, far_index *index, dart_traversal *traversal, r
         r->items[r->count] = item;
         r->bytes[r->count++] = (uint32_t)more;
     }
-    r->nodes += dart_is_inner(item->word);
+    r->nodes += item->kind == DART_ITEM_NODE;
     r->sum += (uint64_t)more;
     r->children += contains_start && scan ? 1 : dart_expected_children(dart_word_type(item->word));
-    if (scan && traversal->read_ahead && dart_is_inner(item->word))
+    if (scan && traversal->read_ahead && item->kind == DART_ITEM_NODE)
         collect_read_ahead(t, index, traversal, item, &r->children);
     return 0;
 }
@@ -387,7 +406,7 @@ static int plan_round(far_task *t, far_index *index, dart_traversal *traversal, 
          at = &(*at)->next) {
         if ((more = settle_entry(t, index, traversal, at)) <= 0)
             return more;
-        if ((*at)->rest)
+        if ((*at)->kind == DART_ITEM_REST)
             r->unread = (*at)->rest;
         else
             err = plan_item(t, index, traversal, r, *at);
@@ -418,8 +437,6 @@ static int read_round(far_task *t, far_index *index, dart_traversal *traversal) 
 }
 
 
-/* ---- Visiting ---- */
-
 /* Returns true if the part of a leaf that the traversal needs was read. */
 static bool leaf_was_read(const dart_traversal *traversal, const dart_item *leaf) {
     if (traversal->reads == DART_READ_SLOTS && dart_word_len(leaf->word) != DART_SIZE_CODE_LONG)
@@ -428,33 +445,109 @@ static bool leaf_was_read(const dart_traversal *traversal, const dart_item *leaf
 }
 
 
-static int visit_leaf(const far_index *index, dart_traversal *traversal, dart_item *leaf) {
-    const dart_item *item = traversal->frontier;
-    if (item->image && !dart_leaf_is_sound(index, item->word, item->image[0]))
-        return dart_fail_corrupt(index, "leaf", dart_word_addr(item->word));
-    *leaf = *item;
-    remove_item(traversal, &traversal->frontier);
-    traversal->wanted -= traversal->wanted > 1;
-    return 1;
+/* Removes entries that are not leaves from the start of the frontier, and reads in batches, until the first entry is a
+ * leaf that was read. Returns 1; 0 if no leaf remains; or an error. */
+static int find_leaf_in_batches(far_task *t, far_index *index, dart_traversal *traversal) {
+    int result;
+    while ((result = settle_entry(t, index, traversal, &traversal->frontier)) == 1) {
+        const dart_item *first = traversal->frontier;
+        if (first->kind == DART_ITEM_LEAF && leaf_was_read(traversal, first))
+            return 1;
+        if ((result = read_round(t, index, traversal)) < 0)
+            return result;
+    }
+    return result;
 }
 
 
-int dart_traversal_next(far_task *t, far_index *index, dart_traversal *traversal, dart_item *leaf) {
-    int err = traversal->started ? 0 : dart_traversal_start(t, index, traversal);
-    while (err >= 0) {
-        int more = settle_entry(t, index, traversal, &traversal->frontier);
-        if (more < 0)
-            return more;
-        const dart_item *first = traversal->frontier;
-        if (!first) {
-            if (!traversal->start_node || (err = dart_traversal_leave_start_node(t, traversal)) <= 0)
-                break;
-            err = dart_traversal_start(t, index, traversal);
-            continue;
+/* ---- Reading one by one ---- */
+
+/* Returns memory for the image of a leaf. A caller uses only the leaf that it got last, so small leaves share memory. */
+static inline uint64_t *leaf_memory(far_task *t, dart_traversal *traversal, uint64_t bytes) {
+    if (bytes > LEAF_MEMORY)
+        return far_scratch(t, bytes);
+    if (!traversal->leaf_memory)
+        traversal->leaf_memory = far_scratch(t, LEAF_MEMORY);
+    return traversal->leaf_memory;
+}
+
+
+/* Reads the first entry of the frontier, which is a leaf. Returns 1 or an error. */
+static inline int read_first_leaf(far_task *t, far_index *index, dart_traversal *traversal) {
+    dart_item *leaf = traversal->frontier;
+    unsigned code = dart_word_len(leaf->word);
+    if (code == 0)
+        return dart_fail_corrupt(index, "leaf (its slot has no size code)", dart_word_addr(leaf->word));
+    uint64_t bytes = leaf_read_bytes(index, traversal, leaf->word);
+    if (bytes == 0)
+        return 1;
+    if (!(leaf->image = leaf_memory(t, traversal, bytes)))
+        return fail_no_memory();
+    int err = far_read_now(t, dart_word_addr(leaf->word), leaf->image, bytes, FAR_VERB_ANY_ORDER);
+    if (err >= 0 && code == DART_SIZE_CODE_LONG && traversal->reads == DART_READ_LEAVES)
+        err = read_long_leaves(t, index, traversal);
+    return err < 0 ? err : 1;
+}
+
+
+/* Reads the first entry of the frontier, which is an inner node, and replaces it by its children. */
+static int read_first_node(far_task *t, far_index *index, dart_traversal *traversal) {
+    dart_view view;
+    unsigned bytes = describe_node(index, traversal->frontier, &view);
+    if (bytes == 0)
+        return dart_fail_corrupt(index, "node (its slot has an impossible depth)", view.node.addr);
+    uint64_t *image = far_scratch(t, bytes);
+    if (!image)
+        return fail_no_memory();
+    int err = far_read_now(t, view.node.addr, image, bytes, 0);
+    return err < 0 ? err : open_node(t, index, traversal, &traversal->frontier, &view, image);
+}
+
+
+/* Does the same as find_leaf_in_batches, but reads each object when it is needed. */
+static int find_leaf_one_by_one(far_task *t, far_index *index, dart_traversal *traversal) {
+    int result = 0;
+    for (dart_item *first; result >= 0 && (first = traversal->frontier) != NULL;) {
+        if (first->kind == DART_ITEM_LEAF)
+            return read_first_leaf(t, index, traversal);
+        if (first->kind == DART_ITEM_NODE) {
+            result = read_first_node(t, index, traversal);
+        } else if ((result = settle_rest(t, traversal, &traversal->frontier)) == 1) {
+            dart_rest_add_next_read(t, first->rest, ROOT_SLOTS);
+            result = far_wait(t);
         }
-        if (!first->rest && dart_is_leaf(first->word) && leaf_was_read(traversal, first))
-            return visit_leaf(index, traversal, leaf);
-        err = traversal->one_by_one ? read_first(t, index, traversal) : read_round(t, index, traversal);
     }
-    return err < 0 ? err : 0;
+    return result;
+}
+
+
+/* ---- Visiting ---- */
+
+static int find_leaf(far_task *t, far_index *index, dart_traversal *traversal) {
+    return traversal->one_by_one ? find_leaf_one_by_one(t, index, traversal)
+                                 : find_leaf_in_batches(t, index, traversal);
+}
+
+
+/* Called when the frontier is empty. Returns 1 if the traversal has started again, 0 if it is complete, or an error. */
+static int continue_traversal(far_task *t, far_index *index, dart_traversal *traversal) {
+    int more = traversal->start_node ? dart_traversal_leave_start_node(t, traversal) : 0;
+    int err = more > 0 ? dart_traversal_start(t, index, traversal) : 0;
+    return err < 0 ? err : more;
+}
+
+
+int dart_traversal_next(far_task *t, far_index *index, dart_traversal *traversal, const dart_item **leaf) {
+    int result = traversal->started ? 0 : dart_traversal_start(t, index, traversal);
+    while (result >= 0 && (result = find_leaf(t, index, traversal)) == 0)
+        if ((result = continue_traversal(t, index, traversal)) == 0)
+            return 0;
+    if (result < 0)
+        return result;
+    const dart_item *item = *leaf = traversal->frontier;
+    if (item->image && !dart_leaf_is_sound(index, item->word, item->image[0]))
+        return dart_fail_corrupt(index, "leaf", dart_word_addr(item->word));
+    remove_item(traversal, &traversal->frontier);
+    traversal->wanted -= traversal->wanted > 1;
+    return 1;
 }

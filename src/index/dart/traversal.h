@@ -9,19 +9,24 @@
 
 #include "index/dart/children.h"
 
-/* An entry of the frontier: the rest of a node, or a slot of a node. All keys below a slot begin with the node's prefix
- * and the slot's symbol. */
+/* An entry of the frontier: the rest of a node, or a slot of a node, which leads to an inner node or a leaf. All keys
+ * below a slot begin with the node's prefix and the slot's symbol. */
+typedef enum { DART_ITEM_REST, DART_ITEM_NODE, DART_ITEM_LEAF } dart_item_kind;
+
 typedef struct dart_item {
     struct dart_item *next;
-    dart_rest *rest;           /* NULL: the entry is a slot, which the fields below describe */
     uint64_t word;             /* the slot's word, without the frozen bit */
     const dart_header *parent; /* header of the node that contains the slot */
     const dart_range *range;   /* the wanted keys of this subtree */
-    unsigned symbol;
+    union {
+        uint64_t *image; /* image of the leaf or inner node that the slot names; NULL: not read yet */
+        dart_rest *rest; /* DART_ITEM_REST; the fields above except `next` are then not set */
+    };
+    uint16_t rank; /* rank of the slot's symbol */
+    uint8_t kind;
     /* the first key of the range, or its upper bound, is strictly inside this subtree, so a part of it is not wanted */
     bool contains_from, contains_to;
-    bool whole;      /* the leaf was read as a whole, although its size code does not express its length */
-    uint64_t *image; /* image of the leaf or inner node that the slot names; NULL: not read yet */
+    bool whole; /* the leaf was read as a whole, although its size code does not express its length */
 } dart_item;
 
 /* The part of a leaf that is read: nothing (the slot suffices), the lengths and the key, or the whole leaf. */
@@ -40,6 +45,7 @@ typedef struct dart_traversal {
     /* Private. */
     dart_item *frontier, *free_items;
     dart_rest *free_rests;
+    uint64_t *leaf_memory; /* memory of the image of the current leaf, if objects are read one by one; or NULL */
     struct dart_read_ahead *read_ahead; /* nodes that were read before a slot named them (cache_scan.h); or NULL */
     bool started;
     bool one_by_one; /* each object is read when it is needed, because its memory is mapped; no batches */
@@ -49,13 +55,19 @@ typedef struct dart_traversal {
 } dart_traversal;
 
 /* Returns 1 and the next leaf, with an image of the part that `reads` selects; 0 if there are no more leaves; or an
- * error. The caller holds one pin from the first call to the last. */
-int dart_traversal_next(far_task *t, far_index *index, dart_traversal *traversal, dart_item *leaf);
+ * error. *leaf is valid until the next call. The caller holds one pin from the first call to the last. */
+int dart_traversal_next(far_task *t, far_index *index, dart_traversal *traversal, const dart_item **leaf);
 /* Computes the least key that may follow the leaves of a forward traversal that were visited, and stores it in `place`,
  * which has room for max_key + 1 bytes. Returns false if no leaf follows. The traversal has read the whole root. */
 bool dart_traversal_next_key(dart_traversal *traversal, uint8_t *place, size_t *length);
+
 /* True if the lengths in a leaf's header are consistent with each other and with the slot word that names the leaf. */
-bool dart_leaf_is_sound(const far_index *index, uint64_t word, uint64_t header);
+static inline bool dart_leaf_is_sound(const far_index *index, uint64_t word, uint64_t header) {
+    unsigned code = dart_word_len(word);
+    return code != 0 && dart_leaf_klen(header) <= dart_of(index)->max_key && dart_leaf_vlen(header) <= FAR_VALUE_MAX &&
+           dart_leaf_used(header) <= dart_leaf_bytes(code, header);
+}
+
 
 /* ---- For traversal_start.c ---- */
 
@@ -70,7 +82,7 @@ int dart_traversal_start(far_task *t, far_index *index, dart_traversal *traversa
 int dart_traversal_leave_start_node(far_task *t, dart_traversal *traversal);
 /* Puts the children of a node that was read into an empty place of the frontier. */
 dart_item *dart_traversal_add_rest(far_task *t, dart_traversal *traversal, dart_item **at, const dart_view *view,
-                                   const dart_range *range, bool contains_from, bool contains_to);
+                                   const dart_range *range, dart_clip clip);
 /* Returns the number of leaves for which nodes are read ahead. */
 size_t dart_read_ahead_goal(const dart_traversal *traversal);
 

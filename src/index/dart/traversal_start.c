@@ -68,7 +68,8 @@ static int read_start_nodes(far_task *t, far_index *index, const dart_traversal 
 /* Makes the children of a start node the last entry of the frontier. Returns 1 or an error. */
 static int add_start(far_task *t, dart_traversal *traversal, dart_item ***last, const dart_view *view,
                      const dart_range *range) {
-    dart_item *item = dart_traversal_add_rest(t, traversal, *last, view, range, true, true);
+    dart_clip clip = dart_clip_children(view->header, range, true, true);
+    dart_item *item = dart_traversal_add_rest(t, traversal, *last, view, range, clip);
     if (!item)
         return fail_no_memory();
     *last = &item->next;
@@ -196,8 +197,8 @@ static int make_root_view(far_task *t, const far_index *index, dart_view *view) 
 /* Restricts the ranks of the root that are read first to those that probably suffice, if nodes were read ahead. */
 static void choose_root_ranks(const dart_traversal *traversal, const dart_rest *rest, unsigned *low, unsigned *high) {
     const dart_read_ahead *ahead = traversal->read_ahead;
-    *low = rest->low;
-    *high = rest->high;
+    *low = rest->clip.low;
+    *high = rest->clip.high;
     if (!ahead || ahead->count == 0)
         return;
     if (traversal->backward)

@@ -299,7 +299,7 @@ static int fill_some(far_task *t, far_index *index, filling *fill) {
                                 .wanted = most,
                                 .visit_node = fill_node,
                                 .ctx = fill};
-    dart_item leaf;
+    const dart_item *leaf;
     int more = 1;
     for (unsigned i = 0; i < most && more == 1; i++) {
         more = dart_traversal_next(t, index, &traversal, &leaf);
