@@ -11,12 +11,6 @@
 #define CHUNK_BYTES (64 * 1024)
 #define FIRST_BYTES (4 * 1024)
 
-typedef struct pair_head {
-    /* Lengths of key and value in bytes. The key and the value follow, and the next pair begins at a multiple of 8. */
-    uint32_t key, value;
-} pair_head;
-
-
 /* Pairs of a scan. */
 
 void far_scan_empty(struct far_scan_buffer *buffer) {
@@ -25,8 +19,18 @@ void far_scan_empty(struct far_scan_buffer *buffer) {
 }
 
 
-static size_t pair_bytes(size_t key, size_t value) {
-    return (sizeof(pair_head) + key + value + 7) & ~(size_t)7;
+void far_scan_keep(struct far_scan_buffer *buffer, unsigned pairs) {
+    size_t at = 0;
+    assert(pairs > 0 && pairs <= buffer->pairs);
+    for (unsigned i = 0; i < pairs; i++) {
+        far_bytes key, value;
+        buffer->last = at;
+        far_scan_pair(buffer, &at, &key, &value);
+    }
+    buffer->pairs = pairs;
+    buffer->used = at;
+    buffer->full = true;
+    buffer->past = false;
 }
 
 
@@ -46,7 +50,7 @@ static bool grow_buffer(struct far_scan_buffer *buffer, size_t bytes) {
 
 
 far_bytes far_scan_last_key(const struct far_scan_buffer *buffer) {
-    pair_head head;
+    far_pair_head head;
     assert(buffer->pairs > 0 && buffer->last < buffer->used);
     memcpy(&head, buffer->data + buffer->last, sizeof(head));
     return (far_bytes){buffer->data + buffer->last + sizeof(head), head.key};
@@ -65,7 +69,8 @@ static int make_room_for_pair(struct far_scan_buffer *buffer, size_t bytes) {
 
 int far_scan_add(far_scan_chunk *scan, far_bytes key, far_bytes value) {
     struct far_scan_buffer *buffer = scan->buffer;
-    size_t bytes = pair_bytes(key.length, value.length), most = scan->wanted < CHUNK_PAIRS ? scan->wanted : CHUNK_PAIRS;
+    size_t bytes = far_pair_bytes(key.length, value.length),
+           most = scan->wanted < CHUNK_PAIRS ? scan->wanted : CHUNK_PAIRS;
     if (buffer->pairs >= most) {
         buffer->full = true;
         return 1;
@@ -75,7 +80,7 @@ int far_scan_add(far_scan_chunk *scan, far_bytes key, far_bytes value) {
         if (err != 0)
             return err;
     }
-    pair_head head = {(uint32_t)key.length, (uint32_t)value.length};
+    far_pair_head head = {(uint32_t)key.length, (uint32_t)value.length};
     char *at = buffer->data + buffer->used;
     assert(buffer->used + bytes <= buffer->size);
     memcpy(at, &head, sizeof(head));
@@ -125,17 +130,6 @@ int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value) {
     } else if (key_precedes_range(scan, key))
         return 0;
     return far_scan_add(scan, key, value);
-}
-
-
-void far_scan_pair(const struct far_scan_buffer *buffer, size_t *at, far_bytes *key, far_bytes *value) {
-    pair_head head;
-    memcpy(&head, buffer->data + *at, sizeof(head));
-    const char *data = buffer->data + *at + sizeof(head);
-    *key = (far_bytes){data, head.key};
-    *value = (far_bytes){data + head.key, head.value};
-    *at += pair_bytes(head.key, head.value);
-    assert(*at <= buffer->used);
 }
 
 
