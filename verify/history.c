@@ -91,8 +91,8 @@ size_t far_history_begin(far_history *history, uint32_t client, far_op_kind op, 
 
 
 size_t far_history_begin_scan(far_history *history, uint32_t client, const void *from, size_t from_len, const void *to,
-                              size_t to_len, uint64_t limit, int64_t start) {
-    far_history_op what = {.client = client, .op = FAR_OP_SCAN, .limit = limit, .start = start};
+                              size_t to_len, uint64_t limit, bool reverse, int64_t start) {
+    far_history_op what = {.client = client, .op = FAR_OP_SCAN, .limit = limit, .reverse = reverse, .start = start};
     if (from)
         what.key = (far_bytes){from, from_len};
     if (to) {
@@ -170,8 +170,8 @@ void far_history_merge(far_history *into, const far_history *from) {
 
 bool far_history_op_equal(const far_history_op *a, const far_history_op *b) {
     if (a->seed != b->seed || a->client != b->client || a->op != b->op || a->has_value != b->has_value ||
-        a->has_to != b->has_to || a->start != b->start || a->end != b->end || a->limit != b->limit ||
-        a->pair_count != b->pair_count)
+        a->has_to != b->has_to || a->reverse != b->reverse || a->start != b->start || a->end != b->end ||
+        a->limit != b->limit || a->pair_count != b->pair_count)
         return false;
     if (a->end != FAR_HISTORY_NEVER && a->result != b->result)
         return false;

@@ -37,6 +37,7 @@ typedef struct far_history_op {
     int64_t start, end;
     /* Upper bound of the range of a scan; valid if has_to is true. Only scans use this field and the following ones. */
     far_bytes to;
+    bool reverse; /* true: the scan returns keys in descending order */
     uint64_t limit;
     far_history_pair *pairs;
     size_t pair_count, pair_capacity;
@@ -53,9 +54,10 @@ void far_history_free(far_history *history); /* frees the history; NULL is allow
  * pointer with length 0. */
 size_t far_history_begin(far_history *history, uint32_t client, far_op_kind op, const void *key, size_t key_len,
                          const void *value, size_t value_len, int64_t start);
-/* `to` is the upper bound of the scan, or NULL if the scan has none. */
+/* `to` is the upper bound of the scan, or NULL if the scan has none. `reverse` is true for a scan in descending order.
+ */
 size_t far_history_begin_scan(far_history *history, uint32_t client, const void *from, size_t from_len, const void *to,
-                              size_t to_len, uint64_t limit, int64_t start);
+                              size_t to_len, uint64_t limit, bool reverse, int64_t start);
 void far_history_pair_given(far_history *history, size_t index, const void *key, size_t key_len, const void *value,
                             size_t value_len);
 /* Records that the callback of the user ended the scan. The limit of the scan then becomes the number of its pairs so

@@ -83,6 +83,7 @@ static json_t *op_as_json(const far_history_op *op) {
     if (op->op == FAR_OP_SCAN) {
         set_field(object, "to", op->has_to ? bytes_as_hex(op->to) : json_null());
         set_field(object, "limit", number_as_json(op->limit));
+        set_field(object, "reverse", json_boolean(op->reverse));
         set_field(object, "pairs", pairs_as_json(op));
     }
     return object;
@@ -111,7 +112,8 @@ int far_history_write(const far_history *history, FILE *file) {
 
 /* ---- Reading ---- */
 
-enum { FIELDS = 8, FIELDS_OF_SCAN = 11 }; /* number of fields that an operation has */
+/* number of fields that an operation has; a scan may have the field `reverse` in addition */
+enum { FIELDS = 8, FIELDS_OF_SCAN = 11 };
 
 static int hex_digit(char c) {
     return c >= '0' && c <= '9'   ? c - '0'
@@ -164,6 +166,13 @@ static bool read_signed_or_null(const json_t *field, int64_t if_null, int64_t *n
 }
 
 
+/* Histories of versions without reverse scans do not have the field. */
+static bool read_boolean_if_present(const json_t *field, bool *value) {
+    *value = json_is_true(field);
+    return !field || json_is_boolean(field);
+}
+
+
 static bool read_op_kind(const json_t *field, far_op_kind *kind) {
     const char *name = json_string_value(field);
     for (far_op_kind op = FAR_OP_GET; name && op <= FAR_OP_SCAN; op++)
@@ -205,7 +214,9 @@ static bool read_op(far_verify_arena *arena, const json_t *object, far_history_o
     op->start = json_integer_value(json_object_get(object, "start"));
     if (op->op != FAR_OP_SCAN)
         return json_object_size(object) == FIELDS;
-    return json_object_size(object) == FIELDS_OF_SCAN &&
+    const json_t *reverse = json_object_get(object, "reverse");
+    return json_object_size(object) == FIELDS_OF_SCAN + (reverse != NULL) &&
+           read_boolean_if_present(reverse, &op->reverse) &&
            read_hex_or_null(arena, json_object_get(object, "to"), &op->to, &op->has_to) &&
            read_unsigned(json_object_get(object, "limit"), &op->limit) &&
            read_pairs(arena, json_object_get(object, "pairs"), op);

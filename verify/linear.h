@@ -29,6 +29,7 @@ typedef enum { FAR_LINEAR_OK, FAR_LINEAR_VIOLATION, FAR_LINEAR_GAVE_UP } far_lin
 typedef struct far_linear_op { /* one operation on the key, not a scan; the bytes belong to the caller */
     far_op_kind op;
     bool has_value, of_scan; /* of_scan: this get represents the statement of a scan about the key (verify.h) */
+    bool reverse;            /* the scan is reverse; only for the printed timeline */
     uint32_t client;
     int64_t result, start, end; /* `end` is FAR_HISTORY_NEVER if the operation was cut */
     far_bytes value;

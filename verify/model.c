@@ -175,3 +175,33 @@ int64_t far_model_scan(const far_model *model, const void *from, size_t from_len
     }
     return given;
 }
+
+
+/* Returns the last node with a key less than `key`, or the last node of all if `key` is NULL; returns NULL if there is
+ * none. */
+static const node *find_before(const far_model *model, const far_bytes *key) {
+    const node *before = NULL;
+    node *const *next = model->first;
+    for (int level = MAX_HEIGHT - 1; level >= 0; level--)
+        while (next[level] && (!key || far_bytes_compare(next[level]->key, *key) < 0)) {
+            before = next[level];
+            next = before->next;
+        }
+    return before;
+}
+
+
+int64_t far_model_scan_reverse(const far_model *model, const void *from, size_t from_len, const void *to, size_t to_len,
+                               size_t limit, far_pair_fn each, void *ctx) {
+    far_bytes end = {to, to_len};
+    const node *n = find_before(model, to ? &end : NULL);
+    int64_t given = 0;
+    for (; n && (limit == 0 || given < (int64_t)limit); n = find_before(model, &n->key)) {
+        if (from && far_bytes_compare(n->key, (far_bytes){from, from_len}) < 0)
+            break;
+        given++;
+        if (each(ctx, n->key.data, n->key.length, n->value.data, n->value.length))
+            break;
+    }
+    return given;
+}

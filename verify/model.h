@@ -21,5 +21,7 @@ int far_model_put(far_model *model, const void *key, size_t key_len, const void 
 int far_model_delete(far_model *model, const void *key, size_t key_len);
 int64_t far_model_scan(const far_model *model, const void *from, size_t from_len, const void *to, size_t to_len,
                        size_t limit, far_pair_fn each, void *ctx);
+int64_t far_model_scan_reverse(const far_model *model, const void *from, size_t from_len, const void *to, size_t to_len,
+                               size_t limit, far_pair_fn each, void *ctx);
 
 #endif

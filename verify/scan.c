@@ -3,6 +3,12 @@
 #include "verify/verify.h"
 
 
+/* Compares two keys in the direction of the scan. The result is negative if the scan must return `a` before `b`. */
+static int compare_in_direction(const far_history_op *scan, far_bytes a, far_bytes b) {
+    return scan->reverse ? far_bytes_compare(b, a) : far_bytes_compare(a, b);
+}
+
+
 const char *far_verify_scan(const far_history_op *scan) {
     for (size_t i = 0; i < scan->pair_count; i++) {
         far_bytes key = scan->pairs[i].key;
@@ -10,7 +16,7 @@ const char *far_verify_scan(const far_history_op *scan) {
             return "a key before the start of the range";
         if (scan->has_to && far_bytes_compare(key, scan->to) >= 0)
             return "a key after the end of the range";
-        int order = i ? far_bytes_compare(scan->pairs[i - 1].key, key) : -1;
+        int order = i ? compare_in_direction(scan, scan->pairs[i - 1].key, key) : -1;
         if (order == 0)
             return "a key given twice";
         if (order > 0)
@@ -30,7 +36,7 @@ static const far_history_pair *find_pair(const far_history_op *scan, far_bytes k
     size_t low = 0, high = scan->pair_count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        int order = far_bytes_compare(scan->pairs[middle].key, key);
+        int order = compare_in_direction(scan, scan->pairs[middle].key, key);
         if (order == 0)
             return &scan->pairs[middle];
         if (order < 0)
@@ -49,7 +55,7 @@ static bool scan_covers(const far_history_op *scan, far_bytes key) {
         return false;
     if (scan->limit == 0 || scan->pair_count < scan->limit)
         return true;
-    return far_bytes_compare(key, scan->pairs[scan->pair_count - 1].key) <= 0;
+    return compare_in_direction(scan, key, scan->pairs[scan->pair_count - 1].key) <= 0;
 }
 
 
@@ -59,6 +65,7 @@ bool far_verify_scan_as_get(const far_history_op *scan, far_bytes key, far_linea
         return false;
     *as_get = (far_linear_op){.op = FAR_OP_GET,
                               .of_scan = true,
+                              .reverse = scan->reverse,
                               .client = scan->client,
                               .result = pair ? FAR_OK : FAR_ERR_NOT_FOUND,
                               .start = scan->start,

@@ -164,7 +164,7 @@ static void format_bytes(char *text, size_t size, far_bytes bytes) {
 
 static void format_op(char *text, size_t size, const far_linear_op *op) {
     char bytes[VALUE_BYTES_SHOWN * 2 + 32] = "", result[32];
-    const char *name = op->of_scan ? "scan" : far_op_name(op->op);
+    const char *name = op->reverse ? "reverse scan" : op->of_scan ? "scan" : far_op_name(op->op);
     if (op->has_value)
         format_bytes(bytes, sizeof bytes, op->value);
     switch (op->end == FAR_HISTORY_NEVER && !op->of_scan ? 1 : op->result) {

@@ -80,8 +80,8 @@ static void check_scans(verification *j) {
             continue;
         j->report->violations++;
         if (j->out) {
-            fprintf(j->out, "violation: a scan returned %s (seed %" PRIu64 ", client %" PRIu32 ")\n", wrong,
-                    j->scans[i]->seed, j->scans[i]->client);
+            fprintf(j->out, "violation: a %s returned %s (seed %" PRIu64 ", client %" PRIu32 ")\n",
+                    j->scans[i]->reverse ? "reverse scan" : "scan", wrong, j->scans[i]->seed, j->scans[i]->client);
             far_history_write_op(j->scans[i], j->out);
         }
     }
@@ -112,7 +112,13 @@ static void check_key(verification *j, size_t first, size_t last) {
         const far_history_op *op = j->mentions[i].op;
         if (!op)
             continue;
-        far_linear_op linear = {op->op, op->has_value, false, op->client, op->result, op->start, op->end, op->value};
+        far_linear_op linear = {.op = op->op,
+                                .has_value = op->has_value,
+                                .client = op->client,
+                                .result = op->result,
+                                .start = op->start,
+                                .end = op->end,
+                                .value = op->value};
         add_op(j, &key, &linear);
         seed = op->seed;
     }

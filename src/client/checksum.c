@@ -88,18 +88,19 @@ static int ignore_pair(void *ctx, const void *key, size_t key_len, const void *v
 
 static int check_by_scan(far_task *t, far_index *index, far_report *report) {
     const far_op op = {.kind = FAR_OP_SCAN, .each = ignore_pair};
-    far_scan_cursor *cursor;
-    int err = far_scan_begin(t->session, index, &op, &cursor);
+    far_scan_state scan;
+    int err = far_scan_begin(NULL, index, &op, &scan);
     if (err < 0)
         return err;
-    far_scan_for_check(cursor, report);
+    scan.range->counted = true; /* the scan is no operation of the user */
+    scan.range->report = report;
     do {
         far_scratch_mark mark = far_scratch_here(t);
-        err = far_scan_fill_chunk(t, cursor);
+        err = far_scan_fill_chunk(t, &scan);
         far_pin_drop(t);
         far_scratch_back(t, mark);
-    } while (err >= 0 && !far_scan_deliver(cursor));
-    far_scan_free(cursor);
+    } while (err >= 0 && !far_scan_deliver(&scan));
+    far_range_release(scan.range);
     return err;
 }
 

@@ -6,6 +6,7 @@
 #include "base/budget.h"
 #include "base/error.h"
 #include "client/client.h"
+#include "client/cursor.h"
 #include "client/op.h"
 #include "client/private_copy.h"
 #include "index/common/rdwc.h"
@@ -299,6 +300,8 @@ void far_session_close(far_session *s) {
         far_session_list_remove(&pool->team, s);
     }
     far_submitted_ops_free(s);
+    far_cursors_detach(s);
+    far_ranges_free(s);
     far_session_free(s);
     far_pool_release(pool);
 }

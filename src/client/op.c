@@ -237,13 +237,28 @@ static __attribute__((noinline)) int run_with_checksum(far_task *t, const far_op
 }
 
 
-static inline __attribute__((always_inline)) int count_and_run(far_task *t, const far_op_request *r) {
-    label_task(t, r->kind, r->index);
-    far_count_op(t, r->kind, r->index, 1);
+static inline __attribute__((always_inline)) int add_checksum_and_run(far_task *t, const far_op_request *r) {
     if (far_sum_bytes(r->index) == 0 || r->kind == FAR_OP_DELETE)
         return pin_and_run(t, r);
     far_op_request copy = *r;
     return run_with_checksum(t, &copy);
+}
+
+
+/* Records that a write of the user has ended, so that cursors of the session do not return pairs that are older. */
+static inline void note_write_end(far_session *s) {
+    uint64_t writes = atomic_load_explicit(&s->writes, memory_order_relaxed);
+    atomic_store_explicit(&s->writes, writes + 1, memory_order_relaxed);
+}
+
+
+static inline __attribute__((always_inline)) int count_and_run(far_task *t, const far_op_request *r) {
+    label_task(t, r->kind, r->index);
+    far_count_op(t, r->kind, r->index, 1);
+    int err = add_checksum_and_run(t, r);
+    if (r->kind != FAR_OP_GET)
+        note_write_end(t->session);
+    return err;
 }
 
 

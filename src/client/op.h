@@ -1,8 +1,9 @@
-/* Declarations that op.c, submit.c, scan.c, keys.c and admin.c share: requests of the user, their execution in a task,
- * scans, and submitted operations. */
+/* Declarations that op.c, submit.c, scan.c, range.c, keys.c and admin.c share: requests of the user, their execution in
+ * a task, scans, and submitted operations. */
 #ifndef FAR_CLIENT_OP_H
 #define FAR_CLIENT_OP_H
 
+#include "client/range.h"
 #include "index/index.h"
 #include "task/session.h"
 
@@ -72,20 +73,23 @@ int far_index_salvage(far_session *s, far_index *index, const far_salvage *salva
 
 /* Scans. A scan alternates between filling a buffer with a chunk of pairs, in a task with a pin, and delivering the
  * chunk to the user, outside the session and without a pin (scan.c). */
-typedef struct far_scan_cursor far_scan_cursor;
-/* Checks the arguments and makes a cursor. The caller frees it with far_scan_free. */
-int far_scan_begin(far_session *s, far_index *index, const far_op *op, far_scan_cursor **cursor);
-/* Makes the scan part of a check: it is not counted as an operation of the user, and it reports damaged values instead
- * of stopping with an error. */
-void far_scan_for_check(far_scan_cursor *cursor, struct far_report *report);
-/* Fills the buffer with one chunk and takes a pin. A task function; the second argument is a far_scan_cursor. */
-int far_scan_fill_chunk(far_task *t, void *cursor);
+typedef struct far_scan_state {
+    far_range *range; /* the range that remains, with the chunk (range.h); NULL: the scan has not begun */
+    size_t limit;            /* number of pairs still to deliver; SIZE_MAX: no limit */
+    int64_t given;           /* number of pairs that were delivered */
+    bool over;               /* true if no chunk follows */
+    far_pair_fn each;
+    void *each_ctx;
+} far_scan_state;
+/* Checks the arguments and begins a scan. After the scan the caller releases scan->range (far_range_release). With a
+ * session, only the thread that uses the session may call this function, and not in a task. */
+int far_scan_begin(far_session *s, far_index *index, const far_op *op, far_scan_state *scan);
+/* Fills the buffer with one chunk and takes a pin. A task function; the second argument is a far_scan_state. */
+int far_scan_fill_chunk(far_task *t, void *scan);
 /* Returns whether the buffer is empty and no further chunk follows. */
-bool far_scan_is_over(const far_scan_cursor *cursor);
+bool far_scan_is_over(const far_scan_state *scan);
 /* Calls `each` for the pairs of the chunk, on the caller's stack. Returns whether the scan is over. */
-bool far_scan_deliver(far_scan_cursor *cursor);
-int64_t far_scan_pairs_delivered(const far_scan_cursor *cursor);
-void far_scan_free(far_scan_cursor *cursor);
+bool far_scan_deliver(far_scan_state *scan);
 
 /* Submitted operations (submit.c). */
 void far_submitted_ops_free(far_session *s); /* called before the session is freed */

@@ -24,7 +24,7 @@ typedef struct inflight_op {
     far_session *session;
     far_op *op;
     far_out out;
-    far_scan_cursor *scan;
+    far_scan_state scan;          /* scan.range is NULL for other operations */
     struct inflight_op *next_get; /* next get in the list of gets that one task serves */
     struct inflight_op *next;     /* next entry in the list that contains this one */
 } inflight_op;
@@ -110,9 +110,6 @@ static void finish_op(inflight_op *entry, int64_t result) {
         store_failure_message(table, op, op->result);
     if (result == FAR_ERR_DROPPED)
         op->result = FAR_ERR_NOT_FOUND;
-    if (entry->scan)
-        far_scan_free(entry->scan);
-    entry->scan = NULL;
     append_to_list(&table->done, entry);
     if (++table->done_count >= table->target)
         table->due = true;
@@ -222,11 +219,11 @@ static void run_get_batch_task(far_task *t, void *arg) {
 static void run_scan_chunk_task(far_task *t, void *arg) {
     inflight_op *entry = arg;
     struct far_op_table *table = entry->session->ops;
-    int err = far_scan_fill_chunk(t, entry->scan);
+    int err = far_scan_fill_chunk(t, &entry->scan);
     if (err < 0) {
         release_index_and_finish(entry, err);
-    } else if (far_scan_is_over(entry->scan)) {
-        release_index_and_finish(entry, far_scan_pairs_delivered(entry->scan));
+    } else if (far_scan_is_over(&entry->scan)) {
+        release_index_and_finish(entry, entry->scan.given);
     } else {
         far_index_unuse(entry->op->index); /* The index is not in use until the next chunk is filled. */
         append_to_list(&table->chunks, entry);
@@ -246,7 +243,7 @@ static void enter_and_finish_op(far_session *s, inflight_op *entry, int64_t resu
 /* Delivers a filled chunk to the user, outside the session, and starts a task for the next chunk. If there is no free
  * task, fills the next chunk in this thread and delivers it, too. */
 static void deliver_scan_chunks(far_session *s, inflight_op *entry) {
-    while (!far_scan_deliver(entry->scan)) {
+    while (!far_scan_deliver(&entry->scan)) {
         far_index_use(entry->op->index);
         far_session_enter(s);
         far_task *t = far_task_new(s, FAR_OP_SCAN, run_scan_chunk_task, entry);
@@ -254,14 +251,14 @@ static void deliver_scan_chunks(far_session *s, inflight_op *entry) {
         if (t)
             return;
         /* Unlike far_task_new, far_session_call waits for a free task. */
-        int err = far_session_call(s, FAR_OP_SCAN, false, far_scan_fill_chunk, entry->scan);
+        int err = far_session_call(s, FAR_OP_SCAN, false, far_scan_fill_chunk, &entry->scan);
         far_index_unuse(entry->op->index);
         if (err < 0) {
             enter_and_finish_op(s, entry, err);
             return;
         }
     }
-    enter_and_finish_op(s, entry, far_scan_pairs_delivered(entry->scan));
+    enter_and_finish_op(s, entry, entry->scan.given);
 }
 
 
@@ -337,6 +334,17 @@ static int check_op_arguments(far_session *s, inflight_op *entry) {
 }
 
 
+/* Returns the entry to the free list. Called by the thread that uses the session, because it releases the memory of a
+ * scan (range.h). */
+static void release_entry(struct far_op_table *table, inflight_op *entry) {
+    far_range_release(entry->scan.range);
+    entry->scan.range = NULL;
+    table->in_flight--;
+    entry->next = table->free;
+    table->free = entry;
+}
+
+
 /* Accepts one operation. Returns false if the session cannot hold more operations. */
 static bool accept_op(submission *sub, far_op *op) {
     far_session *s = sub->session;
@@ -348,7 +356,7 @@ static bool accept_op(submission *sub, far_op *op) {
     far_failures_remove(&table->failures, op);
     entry->op = op;
     entry->out = (far_out){op->value, op->capacity, 0};
-    entry->scan = NULL;
+    entry->scan.range = NULL;
     entry->next_get = NULL;
     int err = check_op_arguments(s, entry);
     table->in_flight++;
@@ -360,11 +368,7 @@ static bool accept_op(submission *sub, far_op *op) {
     if (start_op_task(sub, entry))
         return true;
     far_index_unuse(op->index);
-    if (entry->scan)
-        far_scan_free(entry->scan);
-    table->in_flight--;
-    entry->next = table->free;
-    table->free = entry;
+    release_entry(table, entry);
     return false;
 }
 
@@ -445,9 +449,7 @@ int far_reap(far_session *s, far_op *done[], size_t max, size_t wait_for) {
             done[count++] = entry->op;
             assert(table->done_count > 0 && table->done_count <= table->in_flight);
             table->done_count--;
-            table->in_flight--;
-            entry->next = table->free;
-            table->free = entry;
+            release_entry(table, entry);
         }
         far_session_leave(s);
     }
@@ -459,8 +461,8 @@ int far_reap(far_session *s, far_op *done[], size_t max, size_t wait_for) {
 void far_submitted_ops_free(far_session *s) {
     if (!s->ops)
         return;
-    for (inflight_op *entry = s->ops->chunks.first; entry; entry = entry->next)
-        far_scan_free(entry->scan);
+    for (unsigned i = 0; i < FAR_OPS_MAX; i++)
+        far_range_release(s->ops->entries[i].scan.range);
     far_failures_close(&s->ops->failures);
     free(s->ops);
     s->ops = NULL;

@@ -17,17 +17,26 @@ typedef struct far_out {
     size_t length; /* length of the value; set by far_out_give even if `buffer` is too small */
 } far_out;
 
-/* One chunk of a scan. The kind delivers pairs in ascending key order, starting at the first key >= `from` (> `from` if
- * `after` is set), until far_scan_give returns 1 (stop), the key `to` is reached, or no more keys exist. Then it
+/* One chunk of a scan. The range of a scan has a lower bound `from` and an upper bound `to`.
+ *
+ * A forward chunk delivers pairs in ascending key order. It starts at the first key >= `from` (> `from` if `after` is
+ * set), and ends at the first key >= `to`, if `bounded` is set, or after the last key of the index.
+ *
+ * A backward chunk delivers pairs in descending key order. It starts at the last key < `to` (<= `to` if `to_included`
+ * is set), or at the last key of the index if `bounded` is not set. It ends at the first key < `from`.
+ *
+ * The kind delivers pairs by far_scan_give until that function returns 1 (stop) or the range is exhausted. Then the kind
  * returns 0, and sets `end` if no further pair can follow. The runtime calls the kind again from the last delivered
- * key, under a new pin. */
+ * key, under a new pin: a forward chunk then has this key as `from`, a backward chunk has it as `to`. */
 typedef struct far_scan_chunk {
-    far_bytes from;
-    bool after; /* true if `from` itself is excluded from the scan */
-    bool bounded;
-    far_bytes to;  /* upper bound of the keys, excluded from the scan; valid if `bounded` */
-    size_t wanted; /* number of pairs that the caller still wants; the kind may use it to limit its read-ahead */
-    bool end;      /* output of the kind: true if no key follows the delivered ones */
+    far_bytes from; /* lower bound; a string of length 0 if the range has no lower bound */
+    bool after;     /* true if `from` itself is excluded; never set in a backward chunk */
+    bool bounded;   /* true if the range has an upper bound */
+    bool backward;
+    bool to_included; /* true if `to` itself belongs to the range; never set in a forward chunk */
+    far_bytes to;     /* upper bound; valid if `bounded` */
+    size_t wanted;    /* number of pairs that the caller still wants; the kind may use it to limit its read-ahead */
+    bool end;         /* output of the kind: true if no key of the range follows the delivered ones */
     struct far_scan_buffer *buffer;
 } far_scan_chunk;
 

@@ -158,6 +158,14 @@ struct far_session {
     far_scratch_chunk *free_chunks;
     struct far_op_table *ops; /* operations that were submitted and not reaped (client/submit.c) */
 
+    /* The next three fields are accessed only by the thread that uses the session. */
+    struct far_range *idle_ranges; /* memory of scans that is kept for the next scans (client/range.c) */
+    unsigned idle_range_count;
+    struct far_cursor *cursors; /* cursors that the user has open (client/cursor.c) */
+    /* Number of writes of the user that have ended. A cursor compares it with the number at which it read its pairs.
+     * Only the thread inside the session changes it; the thread that uses the session reads it. */
+    _Atomic uint64_t writes;
+
     far_session_pins pins;     /* pin counts; the rules for pins are in pool/epoch/epoch.h */
     struct far_memory *memory; /* far memory that the session owns (pool/alloc/alloc.h) */
 

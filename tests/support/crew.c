@@ -439,7 +439,7 @@ static void add_scan(far_history *history, const crew_record *record) {
     char from[32], to[32];
     size_t from_len = crew_key(record->key, from), to_len = record->to < CREW_KEYS ? crew_key(record->to, to) : 0;
     size_t index = far_history_begin_scan(history, record->client, from, from_len, to_len ? to : NULL, to_len,
-                                          record->limit, record->start);
+                                          record->limit, false, record->start);
     for (unsigned i = 0; i < record->pairs; i++) {
         char key[32];
         uint8_t value[CREW_VALUE_MAX];

@@ -21,14 +21,14 @@ static far_history *record_some(uint64_t seed) {
     size_t update = far_history_begin(h, 3, FAR_OP_UPDATE, "k", 1, "u", 1, 31);
     far_history_cut(h, update);
     far_history_begin(h, 4, FAR_OP_DELETE, "k", 1, NULL, 0, 32);
-    size_t scan = far_history_begin_scan(h, 5, "a", 1, "z", 1, 0, 40);
+    size_t scan = far_history_begin_scan(h, 5, "a", 1, "z", 1, 0, false, 40);
     for (int i = 0; i < 20; i++) {
         char key[2] = {'k', (char)i}, value[1] = {(char)(200 + i)};
         far_history_pair_given(h, scan, key, 2, value, (size_t)(i != 3));
     }
     far_history_stop(h, scan);
     far_history_end(h, scan, 20, NULL, 0, 50);
-    size_t all = far_history_begin_scan(h, 5, NULL, 0, NULL, 0, 7, 51);
+    size_t all = far_history_begin_scan(h, 5, NULL, 0, NULL, 0, 7, true, 51);
     far_history_end(h, all, FAR_ERR_UNSUPPORTED, NULL, 0, 60);
     return h;
 }
@@ -92,9 +92,10 @@ TEST(lines_have_the_documented_form) {
         "\"end\":null}\n",
         ("\"op\":\"scan\",\"key\":\"61\",\"value\":null,\"result\":20,\"start\":40,\"end\":50,\"to\":\"7a\",\"limit\":"
          "20,"
+         "\"reverse\":false,"
          "\"pairs\":[[\"6b00\",\"c8\"],[\"6b01\",\"c9\"],"),
         "\"op\":\"scan\",\"key\":\"\",\"value\":null,\"result\":-8,\"start\":51,\"end\":60,\"to\":null,\"limit\":7,"
-        "\"pairs\":[]}\n",
+        "\"reverse\":true,\"pairs\":[]}\n",
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         if (!strstr(text, lines[i]))
@@ -125,6 +126,21 @@ TEST(a_history_written_and_read_again_is_equal) {
 }
 
 
+/* A scan without the field `reverse`, as older versions wrote it, is read as a scan in ascending order. */
+TEST(scans_of_older_histories_are_read) {
+    far_history *h = far_history_new(0);
+    assert_int_equal(read_text(h,
+                               "{\"seed\":1,\"client\":5,\"op\":\"scan\",\"key\":\"61\",\"value\":null,\"result\":1,"
+                               "\"start\":40,\"end\":50,\"to\":\"7a\",\"limit\":20,\"pairs\":[[\"6b\",\"c8\"]]}\n",
+                               NULL),
+                     FAR_OK);
+    assert_int_equal(far_history_count(h), 1);
+    assert_int_equal(far_history_at(h, 0)->pair_count, 1);
+    assert_false(far_history_at(h, 0)->reverse);
+    far_history_free(h);
+}
+
+
 /* Reading stops at a malformed line and returns its number. */
 TEST(bad_lines_are_refused_with_their_number) {
     static const char good[] =
@@ -144,6 +160,8 @@ TEST(bad_lines_are_refused_with_their_number) {
         ("{\"seed\":1,\"client\":1,\"op\":\"scan\",\"key\":\"6b\",\"value\":null,\"result\":-1,\"start\":2,\"end\":3,"
          "\"to\":null,"
          "\"limit\":0,\"pairs\":[[\"61\"]]}\n"),
+        ("{\"seed\":1,\"client\":1,\"op\":\"scan\",\"key\":\"6b\",\"value\":null,\"result\":0,\"start\":2,\"end\":3,"
+         "\"to\":null,\"limit\":0,\"reverse\":1,\"pairs\":[]}\n"),
         "{\"seed\":1,\"client\":1,\"op\":\"get\",\"key\":\"6b",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

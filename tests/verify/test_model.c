@@ -53,6 +53,7 @@ typedef struct seen {
     const flat *f;
     far_bytes last;
     size_t count, stop_after;
+    bool reverse;
 } seen;
 
 
@@ -61,7 +62,7 @@ static int see(void *ctx, const void *key, size_t key_len, const void *value, si
     assert_int_equal(value_len, sizeof(int));
     far_bytes bytes = {key, key_len};
     if (s->count)
-        assert_true(far_bytes_compare(s->last, bytes) < 0);
+        assert_true(s->reverse ? far_bytes_compare(s->last, bytes) > 0 : far_bytes_compare(s->last, bytes) < 0);
     s->last = bytes;
     size_t k = 0;
     while (k < SPACE && far_bytes_compare((far_bytes){s->f->keys[k], s->f->key_lengths[k]}, bytes) != 0)
@@ -72,6 +73,21 @@ static int see(void *ctx, const void *key, size_t key_len, const void *value, si
 }
 
 
+/* Returns the number of keys in [low, high) that a scan in this direction returns up to the key `last`. */
+static size_t count_between(const flat *f, far_bytes low, far_bytes high, far_bytes last, bool reverse) {
+    size_t count = 0;
+    for (size_t k = 0; k < SPACE; k++) {
+        far_bytes key = {f->keys[k], f->key_lengths[k]};
+        int order = far_bytes_compare(key, last);
+        count += f->values[k] >= 0 && far_bytes_compare(low, key) <= 0 && far_bytes_compare(key, high) < 0 &&
+                 (reverse ? order >= 0 : order <= 0);
+    }
+    return count;
+}
+
+
+/* Compares both scans of the model with the array. The scans must return the right number of pairs in the right order,
+ * and must end at the key that has the right number of keys before it. */
 static void check_scan(const far_model *model, const flat *f, size_t from, size_t to, size_t limit, size_t stop_after) {
     far_bytes low = {f->keys[from], f->key_lengths[from]}, high = {f->keys[to], f->key_lengths[to]};
     size_t expected = 0;
@@ -83,9 +99,14 @@ static void check_scan(const far_model *model, const flat *f, size_t from, size_
         expected = limit;
     if (stop_after && expected > stop_after)
         expected = stop_after;
-    seen s = {.f = f, .stop_after = stop_after};
-    assert_int_equal(far_model_scan(model, low.data, low.length, high.data, high.length, limit, see, &s), expected);
-    assert_int_equal(s.count, expected);
+    for (int reverse = 0; reverse < 2; reverse++) {
+        seen s = {.f = f, .stop_after = stop_after, .reverse = reverse};
+        assert_int_equal((reverse ? far_model_scan_reverse : far_model_scan)(model, low.data, low.length, high.data,
+                                                                             high.length, limit, see, &s),
+                         expected);
+        assert_int_equal(s.count, expected);
+        assert_int_equal(expected ? count_between(f, low, high, s.last, reverse) : expected, expected);
+    }
 }
 
 

@@ -19,15 +19,22 @@ static void delete (far_history *h, const char *key, int64_t start, int64_t end)
 }
 
 
-/* Records a scan. pairs: "a1 b2" means that it returned a -> 1 and b -> 2. */
-static size_t scan(far_history *h, const char *from, const char *to, uint64_t limit, const char *pairs, int64_t start,
-                   int64_t end) {
-    size_t op = far_history_begin_scan(h, 2, from, from ? strlen(from) : 0, to, to ? strlen(to) : 0, limit, start);
+/* Records a scan in one of the two directions. pairs: "a1 b2" means that it returned a -> 1 and b -> 2. */
+static size_t scan_in_direction(far_history *h, const char *from, const char *to, uint64_t limit, bool reverse,
+                                const char *pairs, int64_t start, int64_t end) {
+    size_t op =
+        far_history_begin_scan(h, 2, from, from ? strlen(from) : 0, to, to ? strlen(to) : 0, limit, reverse, start);
     int64_t count = 0;
     for (; *pairs; pairs += pairs[2] ? 3 : 2, count++)
         far_history_pair_given(h, op, pairs, 1, pairs + 1, 1);
     far_history_end(h, op, count, NULL, 0, end);
     return op;
+}
+
+
+static size_t scan(far_history *h, const char *from, const char *to, uint64_t limit, const char *pairs, int64_t start,
+                   int64_t end) {
+    return scan_in_direction(h, from, to, limit, false, pairs, start, end);
 }
 
 
@@ -60,6 +67,14 @@ static void expect_scan(const char *from, const char *to, uint64_t limit, const 
 }
 
 
+static void expect_reverse_scan(const char *from, const char *to, uint64_t limit, const char *pairs,
+                                uint64_t violations) {
+    far_history *h = five_keys();
+    scan_in_direction(h, from, to, limit, true, pairs, 30, 40);
+    expect_violations(h, violations);
+}
+
+
 /* Scans that return all keys of their range, up to their limit, are legal. */
 TEST(complete_scans_are_right) {
     expect_scan(NULL, NULL, 0, "a1 b2 c3 d4 e5", 0);
@@ -79,6 +94,62 @@ TEST(missing_key_is_found) {
     expect_scan("a", NULL, 3, "a1 c3 d4", 1); /* limit reached: b is missing before the last pair */
     expect_scan("a", NULL, 4, "a1 b2 c3", 2); /* limit not reached, so the range extends to its end */
     expect_scan("a", NULL, 3, "a1 b2 c3", 0); /* limit reached: the scan makes no statement about d and e */
+}
+
+
+/* A reverse scan returns the keys of its range in descending order, and begins with the last key before `to`. */
+TEST(complete_reverse_scans_are_right) {
+    expect_reverse_scan(NULL, NULL, 0, "e5 d4 c3 b2 a1", 0);
+    expect_reverse_scan("b", "d", 0, "c3 b2", 0);
+    expect_reverse_scan("b", NULL, 2, "e5 d4", 0);
+    expect_reverse_scan(NULL, "c", 2, "b2 a1", 0);
+    expect_reverse_scan("b", "c", 2, "b2", 0);
+    expect_reverse_scan("f", NULL, 0, "", 0);
+    expect_reverse_scan("d", "b", 0, "", 0);
+}
+
+
+/* A reverse scan with a limit covers the keys >= its last pair. If one of them exists throughout and is missing, this
+ * is a violation. Fails if the checker takes the pairs of a reverse scan for an ascending sequence. */
+TEST(key_missing_in_a_reverse_scan_is_found) {
+    expect_reverse_scan(NULL, NULL, 0, "e5 d4 c3 a1", 1);
+    expect_reverse_scan(NULL, NULL, 0, "", 5);
+    expect_reverse_scan("b", "e", 0, "d4 c3", 1);     /* b is missing, the last key that the scan must return */
+    expect_reverse_scan(NULL, "e", 3, "d4 c3 a1", 1); /* limit reached: b is missing before the last pair */
+    expect_reverse_scan(NULL, NULL, 2, "d4 c3", 1);   /* limit reached: e is missing before the first pair */
+    expect_reverse_scan(NULL, "e", 4, "d4 c3 b2", 1); /* limit not reached, so the range extends to its beginning */
+    expect_reverse_scan(NULL, "e", 3, "d4 c3 b2", 0); /* limit reached: the scan makes no statement about a */
+}
+
+
+/* Ascending pairs, repeated keys, keys outside of the range, wrong values and too many pairs are violations of a
+ * reverse scan. */
+TEST(rules_of_the_reverse_scan_itself) {
+    /* two errors: the pairs are out of order, and a key is missing at its position */
+    expect_reverse_scan(NULL, NULL, 0, "e5 c3 d4 b2 a1", 2);
+    /* four errors: the pairs are out of order, and the keys after b are missing, because b is the last pair */
+    expect_reverse_scan(NULL, NULL, 2, "a1 b2", 4);
+    expect_reverse_scan(NULL, NULL, 0, "e5 d4 d4 c3 b2 a1", 1);
+    expect_reverse_scan("b", NULL, 0, "e5 d4 c3 b2 a1", 1);
+    expect_reverse_scan("b", "d", 0, "d4 c3 b2", 1);
+    expect_reverse_scan(NULL, "d", 2, "c3 b2 a1", 1);
+    expect_reverse_scan(NULL, NULL, 0, "e5 d4 c3 b9 a1", 1);
+    expect_reverse_scan(NULL, NULL, 0, "x9 e5 d4 c3 b2 a1", 1);
+}
+
+
+/* The printed violation of a reverse scan names the direction. */
+TEST(violations_of_reverse_scans_are_printed_as_such) {
+    far_history *h = five_keys();
+    scan_in_direction(h, NULL, NULL, 0, true, "e5 c3 b2 a1", 30, 40);
+    scan_in_direction(h, NULL, "c", 0, true, "a1 b2", 50, 60);
+    char text[4096] = "";
+    FILE *file = fmemopen(text, sizeof text, "w");
+    assert_false(far_verify_history(h, NULL, 0, file, NULL));
+    fclose(file);
+    assert_non_null(strstr(text, "a reverse scan returned keys out of order"));
+    assert_non_null(strstr(text, "reverse scan -> not given"));
+    far_history_free(h);
 }
 
 

@@ -11,12 +11,6 @@
 #define CHUNK_BYTES (64 * 1024)
 #define FIRST_BYTES (4 * 1024)
 
-typedef struct pair_head {
-    /* Lengths of key and value in bytes. The key and the value follow, and the next pair begins at a multiple of 8. */
-    uint32_t key, value;
-} pair_head;
-
-
 /* Pairs of a scan. */
 
 void far_scan_empty(struct far_scan_buffer *buffer) {
@@ -25,8 +19,18 @@ void far_scan_empty(struct far_scan_buffer *buffer) {
 }
 
 
-static size_t pair_bytes(size_t key, size_t value) {
-    return (sizeof(pair_head) + key + value + 7) & ~(size_t)7;
+void far_scan_keep(struct far_scan_buffer *buffer, unsigned pairs) {
+    size_t at = 0;
+    assert(pairs > 0 && pairs <= buffer->pairs);
+    for (unsigned i = 0; i < pairs; i++) {
+        far_bytes key, value;
+        buffer->last = at;
+        far_scan_pair(buffer, &at, &key, &value);
+    }
+    buffer->pairs = pairs;
+    buffer->used = at;
+    buffer->full = true;
+    buffer->past = false;
 }
 
 
@@ -46,68 +50,86 @@ static bool grow_buffer(struct far_scan_buffer *buffer, size_t bytes) {
 
 
 far_bytes far_scan_last_key(const struct far_scan_buffer *buffer) {
-    pair_head head;
+    far_pair_head head;
     assert(buffer->pairs > 0 && buffer->last < buffer->used);
     memcpy(&head, buffer->data + buffer->last, sizeof(head));
     return (far_bytes){buffer->data + buffer->last + sizeof(head), head.key};
 }
 
 
-static bool chunk_is_full(const struct far_scan_buffer *buffer, const far_scan_chunk *scan) {
-    return buffer->pairs == CHUNK_PAIRS || buffer->pairs >= scan->wanted;
+/* Grows the buffer, or marks the chunk as full if it has no room for a pair of so many bytes. */
+static int make_room_for_pair(struct far_scan_buffer *buffer, size_t bytes) {
+    if (buffer->pairs && buffer->used + bytes > CHUNK_BYTES) {
+        buffer->full = true;
+        return 1;
+    }
+    return grow_buffer(buffer, bytes) ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for the pairs of a scan");
 }
 
 
-/* Adds a pair to the chunk of the scan. Skips keys before the range, and keys that do not follow the last key given. So
- * a kind may give whole leaves, and may give the same leaf twice. */
+int far_scan_add(far_scan_chunk *scan, far_bytes key, far_bytes value) {
+    struct far_scan_buffer *buffer = scan->buffer;
+    size_t bytes = far_pair_bytes(key.length, value.length),
+           most = scan->wanted < CHUNK_PAIRS ? scan->wanted : CHUNK_PAIRS;
+    if (buffer->pairs >= most) {
+        buffer->full = true;
+        return 1;
+    }
+    if (buffer->used + bytes > buffer->size || buffer->used + bytes > CHUNK_BYTES) {
+        int err = make_room_for_pair(buffer, bytes);
+        if (err != 0)
+            return err;
+    }
+    far_pair_head head = {(uint32_t)key.length, (uint32_t)value.length};
+    char *at = buffer->data + buffer->used;
+    assert(buffer->used + bytes <= buffer->size);
+    memcpy(at, &head, sizeof(head));
+    far_bytes_copy(at + sizeof(head), key);
+    far_bytes_copy(at + sizeof(head) + key.length, value);
+    buffer->last = buffer->used;
+    buffer->used += bytes;
+    /* The buffer reports that it is full together with the last pair, so that the kind need not search for one more
+     * pair. */
+    buffer->full = ++buffer->pairs >= most;
+    return buffer->full;
+}
+
+
+/* Returns whether a key of a chunk that has no pair yet is before the start of the range, in the direction of the scan.
+ */
+static bool key_precedes_range(const far_scan_chunk *scan, far_bytes key) {
+    int order;
+    if (!scan->backward) {
+        order = far_bytes_compare(key, scan->from);
+        return order < 0 || (order == 0 && scan->after);
+    }
+    if (!scan->bounded)
+        return false;
+    order = far_bytes_compare(key, scan->to);
+    return order > 0 || (order == 0 && !scan->to_included);
+}
+
+
+static bool key_is_past_range(const far_scan_chunk *scan, far_bytes key) {
+    if (scan->backward)
+        return far_bytes_compare(key, scan->from) < 0;
+    return scan->bounded && far_bytes_compare(key, scan->to) >= 0;
+}
+
+
 int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value) {
     struct far_scan_buffer *buffer = scan->buffer;
-    if (scan->bounded && far_bytes_compare(key, scan->to) >= 0) {
+    if (key_is_past_range(scan, key)) {
         buffer->past = true;
         return 1;
     }
     if (buffer->pairs) {
-        if (far_bytes_compare(key, far_scan_last_key(buffer)) <= 0)
+        int order = far_bytes_compare(key, far_scan_last_key(buffer));
+        if (scan->backward ? order >= 0 : order <= 0)
             return 0;
-    } else {
-        int order = far_bytes_compare(key, scan->from);
-        if (order < 0 || (order == 0 && scan->after))
-            return 0;
-    }
-    size_t bytes = pair_bytes(key.length, value.length);
-    if (chunk_is_full(buffer, scan) || (buffer->pairs && buffer->used + bytes > CHUNK_BYTES)) {
-        buffer->full = true;
-        return 1;
-    }
-    if (!grow_buffer(buffer, bytes))
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the pairs of a scan");
-    pair_head head = {(uint32_t)key.length, (uint32_t)value.length};
-    char *at = buffer->data + buffer->used;
-    assert(buffer->used + bytes <= buffer->size && buffer->pairs < CHUNK_PAIRS);
-    memcpy(at, &head, sizeof(head));
-    memcpy(at + sizeof(head), key.data, key.length);
-    if (value.length)
-        memcpy(at + sizeof(head) + key.length, value.data, value.length);
-    buffer->last = buffer->used;
-    buffer->used += bytes;
-    buffer->pairs++;
-    if (!chunk_is_full(buffer, scan))
+    } else if (key_precedes_range(scan, key))
         return 0;
-    /* The buffer reports that it is full together with the last pair, so that the kind need not search for one more
-     * pair. */
-    buffer->full = true;
-    return 1;
-}
-
-
-void far_scan_pair(const struct far_scan_buffer *buffer, size_t *at, far_bytes *key, far_bytes *value) {
-    pair_head head;
-    memcpy(&head, buffer->data + *at, sizeof(head));
-    const char *data = buffer->data + *at + sizeof(head);
-    *key = (far_bytes){data, head.key};
-    *value = (far_bytes){data + head.key, head.value};
-    *at += pair_bytes(head.key, head.value);
-    assert(*at <= buffer->used);
+    return far_scan_add(scan, key, value);
 }
 
 

@@ -5,6 +5,9 @@
 
 #include "index/index.h"
 
+#include <assert.h>
+#include <string.h>
+
 struct far_scan_buffer {
     char *data;              /* memory of the buffer, allocated by malloc */
     size_t size, used, last; /* size of the memory, bytes in use, and offset of the last pair */
@@ -13,12 +16,36 @@ struct far_scan_buffer {
     bool past; /* true if a pair at or beyond the end of the range was given, so there are no more pairs */
 };
 
+typedef struct far_pair_head {
+    /* Lengths of key and value in bytes. The key and the value follow, and the next pair begins at a multiple of 8. */
+    uint32_t key, value;
+} far_pair_head;
+
+
+static inline size_t far_pair_bytes(size_t key, size_t value) {
+    return (sizeof(far_pair_head) + key + value + 7) & ~(size_t)7;
+}
+
+
 void far_scan_empty(struct far_scan_buffer *buffer);
+/* Removes the last pairs from the buffer, so that the first `pairs` pairs remain, which must be at least one. The
+ * buffer counts as full then. */
+void far_scan_keep(struct far_scan_buffer *buffer, unsigned pairs);
 /* Returns the key of the last pair. The buffer must contain a pair. */
 far_bytes far_scan_last_key(const struct far_scan_buffer *buffer);
 
+
 /* Returns the pair at offset *at, which is 0 for the first one, and moves *at to the next one. */
-void far_scan_pair(const struct far_scan_buffer *buffer, size_t *at, far_bytes *key, far_bytes *value);
+static inline void far_scan_pair(const struct far_scan_buffer *buffer, size_t *at, far_bytes *key, far_bytes *value) {
+    far_pair_head head;
+    const char *pair = buffer->data + *at;
+    memcpy(&head, pair, sizeof(head));
+    *key = (far_bytes){pair + sizeof(head), head.key};
+    *value = (far_bytes){pair + sizeof(head) + head.key, head.value};
+    *at += far_pair_bytes(head.key, head.value);
+    assert(*at <= buffer->used);
+}
+
 
 struct far_keys {
     char *data; /* memory allocated by malloc, which contains for each key its length (32 bits) and its bytes */

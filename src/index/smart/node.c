@@ -19,25 +19,43 @@ int smart_check_root_slot(const smart_op *op, unsigned byte, uint64_t word) {
 }
 
 
-int smart_put_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node) {
+static unsigned bytes_to_read(uint64_t word, bool whole) {
     unsigned type = smart_word_read_type(word);
-    unsigned bytes =
-        type == SMART_READ_DIR ? (whole ? smart_layout_bytes(SMART_DIR) : SMART_HEADER) : smart_read_bytes(type);
-    return smart_put_read_bytes(op, smart_word_addr(word), bytes, node);
+    return type == SMART_READ_DIR ? (whole ? smart_layout_bytes(SMART_DIR) : SMART_HEADER) : smart_read_bytes(type);
+}
+
+
+/* Prepares the node and its image for a READ. */
+static inline int prepare_node_read(smart_op *op, far_addr addr, unsigned bytes, smart_node *node) {
+    *node = (smart_node){.addr = addr, .words = (bytes - SMART_HEADER) / 8, .image = far_scratch(op->t, bytes)};
+    return node->image ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
+}
+
+
+int smart_put_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node) {
+    return smart_put_read_bytes(op, smart_word_addr(word), bytes_to_read(word, whole), node);
 }
 
 
 int smart_put_read_bytes(smart_op *op, far_addr addr, unsigned bytes, smart_node *node) {
-    *node = (smart_node){.addr = addr, .words = (bytes - SMART_HEADER) / 8};
-    node->image = far_scratch(op->t, bytes);
-    if (!node->image)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
-    far_read(op->t, node->addr, node->image, bytes);
-    return 0;
+    int err = prepare_node_read(op, addr, bytes, node);
+    if (err == 0)
+        far_read(op->t, addr, node->image, bytes);
+    return err;
 }
 
 
-bool smart_take_node(const smart_op *op, smart_node *node) {
+int smart_fetch_node(smart_op *op, uint64_t word, bool whole, smart_node *node) {
+    unsigned bytes = bytes_to_read(word, whole);
+    int err = prepare_node_read(op, smart_word_addr(word), bytes, node);
+    if (err < 0)
+        return err;
+    op->mark = far_rdwc_mark(op->t);
+    return far_read_now(op->t, node->addr, node->image, bytes, 0);
+}
+
+
+bool smart_take_header(const smart_op *op, smart_node *node) {
     node->ctl = node->image[0];
     node->fp = node->image[1];
     node->info = node->image[2];
@@ -46,9 +64,14 @@ bool smart_take_node(const smart_op *op, smart_node *node) {
     if (smart_ctl_kind(node->ctl) != SMART_INTERNAL_NODE || smart_ctl_tag(node->ctl) != op->st->tag ||
         node->layout >= SMART_LAYOUTS)
         return false;
-    if (smart_ctl_state(node->ctl) > SMART_FROZEN || node->depth == 0 ||
-        node->words > smart_layout_slots(node->layout) ||
-        smart_info_tail(node->info) != (node->depth < SMART_TAIL_MAX ? node->depth : SMART_TAIL_MAX))
+    return smart_ctl_state(node->ctl) <= SMART_FROZEN && node->depth > 0 &&
+           node->words <= smart_layout_slots(node->layout) &&
+           smart_info_tail(node->info) == (node->depth < SMART_TAIL_MAX ? node->depth : SMART_TAIL_MAX);
+}
+
+
+bool smart_take_node(const smart_op *op, smart_node *node) {
+    if (!smart_take_header(op, node))
         return false;
     if (op->index->lenient) /* smart_descend checks the slot that is used */
         return true;
@@ -110,8 +133,8 @@ uint64_t smart_raise_hint(smart_op *op, far_addr slot, uint64_t word, const smar
 
 
 int smart_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node) {
-    int err = smart_put_read_node(op, word, whole, node);
-    if (err < 0 || (err = smart_wait(op)) < 0)
+    int err = smart_fetch_node(op, word, whole, node);
+    if (err < 0)
         return err;
     if (!smart_take_node(op, node))
         return smart_fail_corrupt(op->index, node->addr, "node");

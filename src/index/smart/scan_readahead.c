@@ -28,7 +28,7 @@ typedef struct smart_readahead {
     unsigned count, used;
 } smart_readahead;
 
-typedef struct word_list { /* list of words from the cache, in key order */
+typedef struct word_list { /* list of words from the cache, in the order in which the traversal visits them */
     const smart_traversal *p;
     uint64_t words[OBJECTS_MAX];
     unsigned nodes, leaves, wanted;
@@ -64,46 +64,51 @@ static int compare_path(const smart_local *c, unsigned from, far_bytes bound, bo
 }
 
 
-static void collect_subtree(word_list *g, const smart_local *c, unsigned from, bool on_path, bool on_end) {
+static void collect_subtree(word_list *g, const smart_local *c, unsigned from, bool on_low, bool on_high) {
     const smart_traversal *p = g->p;
-    if (compare_path(c, from, p->op.key, &on_path) < 0 || compare_path(c, from, p->end.key, &on_end) > 0)
+    if (compare_path(c, from, p->op.key, &on_low) < 0 || compare_path(c, from, p->high.key, &on_high) > 0)
         return;
     unsigned depth = smart_local_depth(c), layout = smart_local_layout(c),
-             low = on_path ? smart_part_rank(smart_part(p->op.key, depth)) : 0,
-             high = on_end ? smart_part_rank(smart_part(p->end.key, depth)) : SMART_PARTS;
+             low = on_low ? smart_part_rank(smart_part(p->op.key, depth)) : 0,
+             high = on_high ? smart_part_rank(smart_part(p->high.key, depth)) : SMART_PARTS;
     if (smart_local_addr(c)) {
         unsigned words = c->count + 1u, type = smart_read_type_for(words < 13 ? 13 : words, layout, SMART_READ_TYPES);
         append_word(g, smart_word(smart_local_addr(c), 0, SMART_NODE, type));
     }
     for (unsigned i = 0; i < c->count && !has_enough(g); i++) {
-        uint64_t entry = smart_local_entries(c)[i];
+        uint64_t entry = smart_local_entries(c)[p->backward ? c->count - 1 - i : i];
         unsigned rank = smart_part_rank(smart_entry_part(entry));
         if (rank < low || rank > high)
             continue;
         if (smart_entry_is_local(entry))
-            collect_subtree(g, smart_entry_local(entry), depth + 1, on_path && rank == low, on_end && rank == high);
+            collect_subtree(g, smart_entry_local(entry), depth + 1, on_low && rank == low, on_high && rank == high);
         else
             append_word(g, entry);
     }
 }
 
 
-/* Collects the cached words from root slot `first` on. Returns the number of the root slot after the last one it used.
- */
-static unsigned collect_cached_words(word_list *g, smart_cache *cache, unsigned first) {
+/* Collects the cached words of one root slot. */
+static void collect_root_slot(word_list *g, smart_cache *cache, unsigned b) {
     const smart_traversal *p = g->p;
-    unsigned b = first;
-    for (; b < p->root_end && !has_enough(g); b++) {
-        const smart_shard *shard = &cache->shard[b];
-        unsigned place = far_readers_enter(&cache->readers, &shard->lock, b);
-        if (smart_entry_is_local(shard->top))
-            collect_subtree(g, smart_entry_local(shard->top), 1, p->op.key.length && b == smart_part(p->op.key, 0),
-                            p->bounded && b == smart_part(p->end.key, 0));
-        else if (shard->top)
-            append_word(g, shard->top);
-        far_readers_leave(&cache->readers, place);
-    }
-    return b;
+    const smart_shard *shard = &cache->shard[b];
+    unsigned place = far_readers_enter(&cache->readers, &shard->lock, b);
+    if (smart_entry_is_local(shard->top))
+        collect_subtree(g, smart_entry_local(shard->top), 1, p->op.key.length && b == smart_part(p->op.key, 0),
+                        p->bounded && b == smart_part(p->high.key, 0));
+    else if (shard->top)
+        append_word(g, shard->top);
+    far_readers_leave(&cache->readers, place);
+}
+
+
+/* Collects the cached words in the range. Returns the number of root slots to which they belong. */
+static unsigned collect_cached_words(word_list *g, smart_cache *cache) {
+    const smart_traversal *p = g->p;
+    unsigned count = 0;
+    for (; count < p->root_end - p->root_next && !has_enough(g); count++)
+        collect_root_slot(g, cache, p->backward ? p->root_end - 1 - count : p->root_next + count);
+    return count;
 }
 
 
@@ -136,16 +141,16 @@ static int put_object_read(smart_traversal *p, smart_readahead *f, uint64_t word
 }
 
 
-int smart_read_ahead(smart_traversal *p, unsigned first, unsigned *root_end) {
+int smart_read_ahead(smart_traversal *p, unsigned *root_slots) {
     word_list *g = far_scratch(p->op.t, sizeof(*g));
     smart_readahead *f = far_scratch(p->op.t, sizeof(*f));
     if (!g || !f)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
     *g = (word_list){.p = p};
     g->wanted = p->wanted && p->wanted < p->op.st->scan_batch ? (unsigned)p->wanted : p->op.st->scan_batch;
-    unsigned end = collect_cached_words(g, p->op.st->cache, first);
+    unsigned slots = collect_cached_words(g, p->op.st->cache);
     if (g->leaves >= g->wanted) {
-        *root_end = end;
+        *root_slots = slots;
         p->readahead_leaves_left = g->leaves;
     }
     memset(f->place, 0, sizeof(f->place));

@@ -387,10 +387,14 @@ int smart_check_root_slot(const smart_op *op, unsigned byte, uint64_t word);
 /* Adds a READ of the node that the word names. Its size follows from the size hint in the word; for a DIR node only the
  * header is READ, or the whole node if `whole` is set. */
 int smart_put_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node);
+/* READs the node like smart_put_read_node, and waits. */
+int smart_fetch_node(smart_op *op, uint64_t word, bool whole, smart_node *node);
 /* Adds a READ of the first `bytes` bytes of the node at addr. */
 int smart_put_read_bytes(smart_op *op, far_addr addr, unsigned bytes, smart_node *node);
 /* Interprets the image of the node after the wait. Returns false if the image is not that of a node of this index. */
 bool smart_take_node(const smart_op *op, smart_node *node);
+/* Does the same as smart_take_node, but does not check the slot words. The caller checks each word that it uses. */
+bool smart_take_header(const smart_op *op, smart_node *node);
 /* READs further slots of a node, until at least `words` slots were READ. At least doubles the number of slots. */
 int smart_read_more(smart_op *op, smart_node *node, unsigned words);
 /* Like smart_read_more, in two steps: this function adds the READ, and smart_take_more interprets it. *want is the

@@ -22,11 +22,17 @@ static int compare_pairs(const void *a, const void *b) {
 }
 
 
+static int compare_pairs_descending(const void *a, const void *b) {
+    return compare_pairs(b, a);
+}
+
+
 static bool is_in_range(const far_scan_chunk *scan, far_bytes key) {
     int order = far_bytes_compare(key, scan->from);
     if (order < 0 || (order == 0 && scan->after))
         return false;
-    return !scan->bounded || far_bytes_compare(key, scan->to) < 0;
+    order = scan->bounded ? far_bytes_compare(key, scan->to) : -1;
+    return order < 0 || (order == 0 && scan->to_included);
 }
 
 
@@ -74,10 +80,11 @@ int toy_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
         err = collect_slots(t, index, scan, first,
                             slots - first < SLOTS_AT_ONCE ? (unsigned)(slots - first) : SLOTS_AT_ONCE, &f);
     if (err >= 0 && f.count)
-        qsort(f.pairs, f.count, sizeof(f.pairs[0]), compare_pairs);
-    size_t given = 0;
-    while (err == 0 && given < f.count && (err = far_scan_give(scan, f.pairs[given].key, f.pairs[given].value)) == 0)
-        given++;
+        qsort(f.pairs, f.count, sizeof(f.pairs[0]), scan->backward ? compare_pairs_descending : compare_pairs);
+    bool has_gap = scan->backward && toy_state_of(index)->fault == TOY_BACKWARD_GAP;
+    for (size_t i = 0; err == 0 && i < f.count; i++)
+        if (i != 1 || !has_gap)
+            err = far_scan_give(scan, f.pairs[i].key, f.pairs[i].value);
     scan->end = err == 0;
     free(f.pairs);
     return err < 0 ? err : 0;

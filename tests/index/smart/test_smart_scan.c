@@ -42,7 +42,7 @@ static void open_tree(tree *t, const char *keys, const char *options) {
     pool_options.cache_bytes = 64 << 20;
     pool_options.no_thread = 1; /* without housekeeping no epoch passes, so cached information stays fresh */
     assert_int_equal(far_keyset_open(keys, 1, &t->keys, error, sizeof(error)), 0);
-    assert_int_equal(far_pool_open("local:256M", &pool_options, &t->pool), 0);
+    assert_int_equal(far_pool_open("local:256M?rtt=1ns", &pool_options, &t->pool), 0);
     assert_int_equal(far_session_open(t->pool, &t->session), 0);
     assert_int_equal(far_index_create(t->session, "tree", "smart", options, &t->index), 0);
     for (uint64_t n = 0; n < RECORDS; n++)
