@@ -246,8 +246,10 @@ static void push_remainder(smart_traversal *p, const expansion *x) {
         rest.on_high = false;
     else
         rest.on_low = false;
-    if (p->backward ? x->ranks.first > all.first : x->ranks.last < all.last)
-        p->items[p->count++] = rest;
+    if (p->backward ? x->ranks.first == all.first : x->ranks.last == all.last)
+        return;
+    p->items[p->count++] = rest;
+    far_point(p->op.t, "smart:remainder");
 }
 
 
