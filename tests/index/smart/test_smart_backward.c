@@ -4,6 +4,7 @@
 #include "base/random.h"
 #include "smart_rig.h"
 #include "test.h"
+#include "verify/torture.h"
 
 #include <stdlib.h>
 
@@ -274,4 +275,23 @@ TEST(a_backward_scan_leaves_out_deleted_keys) {
     stage_write(a, "nca", V2);
     assert_true(scans_backward(b, "n", NULL, "nca nba naa"));
     stage_close(&s);
+}
+
+
+/* Random clients with failures scan in both directions, in single steps, an index with DIR nodes. Every history passes
+ * the history checker. Torture with its usual options on the simulator takes no single steps, because the simulator has
+ * no mapped memory. */
+TEST(random_scans_in_single_steps_are_linearizable) {
+    far_torture torture;
+    far_torture_init(&torture);
+    torture.kind = "smart";
+    torture.keys = "seq"; /* the last byte of the keys takes all values, so their node is a DIR node */
+    torture.key_space = 400;
+    torture.ops = 800;
+    torture.options = "single_steps=on,merge=eager";
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        far_torture_result result = {0};
+        assert_int_equal(far_torture_run(&torture, seed, &result, stderr), 0);
+        assert_int_equal(result.violations + result.problems + result.gave_up, 0);
+    }
 }
