@@ -101,10 +101,11 @@ static int smart_open(far_task *t, far_index *index) {
     st->walk_slice = (unsigned)options[SMART_OPTION_WALK_SLICE];
     st->scan_batch = (unsigned)options[SMART_OPTION_SCAN_BATCH];
     st->attempts_per_pin = (unsigned)options[SMART_OPTION_PATIENCE];
-    /* On mapped memory a round trip costs so little that READs in advance would save nothing. */
-    st->single_steps = options[SMART_OPTION_SINGLE_STEPS] == SMART_SINGLE_STEPS_AUTO
-                           ? far_task_fabric(t)->at_once
-                           : options[SMART_OPTION_SINGLE_STEPS] == SMART_SINGLE_STEPS_ON;
+    /* On mapped memory a round trip costs so little that READs in advance would save nothing. Single steps rely on slot
+     * words without the header of the node, so a salvage does without them. */
+    st->single_steps = !index->lenient && (options[SMART_OPTION_SINGLE_STEPS] == SMART_SINGLE_STEPS_AUTO
+                                               ? far_task_fabric(t)->at_once
+                                               : options[SMART_OPTION_SINGLE_STEPS] == SMART_SINGLE_STEPS_ON);
     uint64_t value_size = (uint64_t)options[FAR_OPTION_VALUE_SIZE];
     /* VI leaves are not counted as leaves that are never replaced, because an update in place that finds no memory for
      * its redo record replaces the leaf. */
