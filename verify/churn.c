@@ -151,6 +151,7 @@ static void run_temporary_node(client *c) {
         far_sim_kill(late.pool->fabric);
     }
     c->temporary_pool = NULL;
+    far_torture_close_cursor(&guest);
     far_index_close(late.index);
     if (random_below(c, 2) == 0)
         far_session_close(guest.session);

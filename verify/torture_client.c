@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define SCAN_LIMIT_MAX 20
+#define CURSOR_EVERY   12 /* a client moves its cursor after one of so many operations */
 /* length, in operations of all clients, of the phases that delete all keys, and of the normal phases between them */
 #define DRAIN_PHASE_OPS 25
 /* shortest pause in ns after a phase that deletes all keys; the longest pause is twice as long. Housekeeping runs
@@ -40,9 +41,8 @@ static far_op_kind choose_kind(client *c) {
 }
 
 
-/* Stores a random key in `key` and returns its length. In a phase that deletes all keys, keys are chosen in turn, so
- * that none is missed. */
-static size_t choose_key(client *c, uint8_t *key) {
+/* In a phase that deletes all keys, keys are chosen in turn, so that none is missed. */
+size_t far_torture_choose_key(client *c, uint8_t *key) {
     if (is_drain_phase(c->run))
         return far_keyset_key(c->run->keyset, c->run->chosen % c->run->key_space, key);
     return far_keyset_key(c->run->keyset, far_random_below(&c->random, c->run->key_space), key);
@@ -79,7 +79,7 @@ static void prepare_op(client *c, slot *s) {
     op->kind = choose_kind(c);
     op->index = c->node->index;
     op->key = s->key;
-    op->key_len = choose_key(c, s->key);
+    op->key_len = far_torture_choose_key(c, s->key);
     op->value = s->value;
     op->user = s;
     switch (op->kind) {
@@ -91,7 +91,7 @@ static void prepare_op(client *c, slot *s) {
             op->key = NULL, op->key_len = 0;
         if (far_random_chance(&c->random, 1, 3)) {
             op->to = s->to;
-            op->to_len = choose_key(c, s->to);
+            op->to_len = far_torture_choose_key(c, s->to);
         }
         op->limit = far_random_below(&c->random, SCAN_LIMIT_MAX);
         op->reverse = far_random_chance(&c->random, 1, 2);
@@ -147,18 +147,30 @@ static void run_op(far_session *session, far_op *op) {
 }
 
 
-static void report_unexpected_result(client *c, const far_op *op) {
+static void report_unexpected_result(client *c, const char *name, int result) {
     char text[160];
-    switch (op->result) {
+    switch (result) {
     case FAR_ERR_NOT_FOUND:
     case FAR_ERR_EXISTS:
     case FAR_ERR_NO_MEMORY:
         return;
     default:
-        snprintf(text, sizeof(text), "client %u: %s returned %d (%s)", c->number, far_op_name(op->kind), op->result,
-                 far_strerror(op->result));
+        snprintf(text, sizeof(text), "client %u: %s returned %d (%s)", c->number, name, result, far_strerror(result));
         far_torture_problem(c->run, text);
     }
+}
+
+
+/* Moves the cursor in some of the steps. Returns false if the session was lost. */
+static bool move_cursor_sometimes(client *c) {
+    if (!c->run->torture->scans || !far_random_chance(&c->random, 1, CURSOR_EVERY))
+        return true;
+    int result = far_torture_move_cursor(c);
+    if (far_torture_session_is_lost(result) || far_torture_client_has_failed(c))
+        return false;
+    if (result < 0)
+        report_unexpected_result(c, "a move of a cursor", result);
+    return true;
 }
 
 
@@ -180,8 +192,11 @@ bool far_torture_work(client *c) {
         record_end(c, s);
         if (far_torture_session_is_lost(s->op.result))
             return false;
+        c->writes_ended += s->op.kind != FAR_OP_GET && s->op.kind != FAR_OP_SCAN;
         if (s->op.result < 0)
-            report_unexpected_result(c, &s->op);
+            report_unexpected_result(c, far_op_name(s->op.kind), s->op.result);
+        if (!move_cursor_sometimes(c))
+            return false;
     }
     return true;
 }
@@ -223,6 +238,7 @@ static bool run_ops_in_flight(client *c) {
     while (done && (in_flight || (c->left && !lost))) {
         if (!lost)
             in_flight += submit_ops(c, done, &lost);
+        lost = lost || !move_cursor_sometimes(c);
         int count = far_reap(c->session, done, depth, 1);
         lost |= count < 0;
         for (int i = 0; i < count; i++) {
@@ -233,7 +249,7 @@ static bool run_ops_in_flight(client *c) {
             if (far_torture_session_is_lost(done[i]->result))
                 lost = true;
             else if (done[i]->result < 0)
-                report_unexpected_result(c, done[i]);
+                report_unexpected_result(c, far_op_name(done[i]->kind), done[i]->result);
         }
         if (count < 0)
             break;
@@ -264,6 +280,9 @@ void far_torture_client_main(void *arg) {
         far_stats stats;
         far_session_stats(c->session, &stats);
         r->merged += stats.delegated_reads + stats.combined_writes;
+        if (far_random_chance(&c->random, 1, 2)) /* otherwise the session is closed before its cursor */
+            far_torture_close_cursor(c);
         far_torture_close_session(c);
+        far_torture_close_cursor(c);
     }
 }

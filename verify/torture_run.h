@@ -23,6 +23,29 @@ typedef struct far_torture_slot { /* an operation in flight of a client */
     far_tortured *owner;
 } far_torture_slot;
 
+typedef enum {
+    FAR_MOVE_FIRST,
+    FAR_MOVE_LAST,
+    FAR_MOVE_SEEK,
+    FAR_MOVE_SEEK_BEFORE,
+    FAR_MOVE_NEXT,
+    FAR_MOVE_PREV,
+    FAR_MOVES
+} far_torture_move;
+
+typedef struct far_torture_cursor { /* the cursor of a client */
+    far_cursor *open;               /* NULL: none is open */
+    uint8_t from[FAR_KEY_MAX], to[FAR_KEY_MAX];
+    size_t from_len, to_len; /* the range of the cursor */
+    bool bounded;
+    bool down; /* direction of most moves */
+    enum { FAR_PLACE_NONE, FAR_PLACE_BEFORE, FAR_PLACE_PAIR, FAR_PLACE_AFTER } place;
+    uint8_t key[FAR_KEY_MAX]; /* key of the pair at the position */
+    size_t key_len;
+    int64_t read_start, read_end; /* begin and end of the call that filled the buffer of the cursor */
+    uint64_t writes;              /* value of the client's writes_ended at that time */
+} far_torture_cursor;
+
 typedef struct far_torture_node {
     /* The handle of the compute node on which the clients of this node run. It stays open after it is lost, because the
      * simulated clients belong to it. */
@@ -56,6 +79,8 @@ typedef struct far_torture_client {
     far_pool *temporary_pool; /* handle of an additional compute node that this client runs at the moment; NULL: none */
     far_sim_client *sim;
     far_torture_slot *slots;
+    far_torture_cursor cursor;
+    uint64_t writes_ended;  /* number of writes of this client that have ended, if it has one operation in flight */
     uint64_t verbs_to_live; /* The session of this client fails when it has posted this many more verbs; 0: never. */
     /* how the session fails: true: its connection is lost; false: it is fenced although it is alive */
     bool loses;
@@ -116,6 +141,15 @@ void far_torture_close_session(far_torture_client *c);
 void far_torture_client_main(void *client);
 /* Runs c->left operations on the tortured index, one after the other. Returns false if the session was lost. */
 bool far_torture_work(far_torture_client *c);
+
+/* Stores a random key in `key` and returns its length. */
+size_t far_torture_choose_key(far_torture_client *c, uint8_t *key);
+
+/* Functions of torture_cursor.c: */
+/* Makes some moves with the cursor of the client, and records them. Returns 0 or the error of a move. */
+int far_torture_move_cursor(far_torture_client *c);
+/* Closes the cursor of the client if one is open. */
+void far_torture_close_cursor(far_torture_client *c);
 
 /* churn.c: main function of a client that does everything except normal operations. The client opens and closes
  * sessions, indexes and compute nodes, checks the pool with and without repair, and stalls, until it has done c->left

@@ -1,13 +1,13 @@
 /* Checks the whole history of a run: each key by itself (linear.h), and the scans.
  *
- * A scan returns keys in strictly rising order (a reverse scan in strictly falling order), inside its bounds, at most as many as its limit, and the result is
- * their number. The statement of a scan about one key is checked as a get of that key over the whole duration of the
- * scan: a returned pair counts as a get that returned this value, and a key that was not returned although the scan
- * covered it counts as a get that returned FAR_ERR_NOT_FOUND. So each value was current at some moment during the scan,
- * and a key that was present throughout is returned. A scan covers its whole range. If it returned as many pairs as its
- * limit, it covers its range up to its last pair: the keys <= the last pair, or the keys >= the last pair if the scan is
- * reverse. A scan that ended with an error, or that was cut by a failure of its client,
- * covers nothing; only its pairs count. */
+ * A scan returns keys in strictly rising order (a reverse scan in strictly falling order), inside its bounds, at most
+ * as many as its limit, and the result is their number. The statement of a scan about one key is checked as a get of
+ * that key over the whole duration of the scan: a returned pair counts as a get that returned this value, and a key
+ * that was not returned although the scan covered it counts as a get that returned FAR_ERR_NOT_FOUND. So each value was
+ * current at some moment during the scan, and a key that was present throughout is returned. A scan covers its whole
+ * range. If it returned as many pairs as its limit, it covers its range up to its last pair: the keys <= the last pair,
+ * or the keys >= the last pair if the scan is reverse. A scan that ended with an error, or that was cut by a failure of
+ * its client, covers nothing; only its pairs count. */
 #ifndef FAR_VERIFY_VERIFY_H
 #define FAR_VERIFY_VERIFY_H
 

@@ -85,8 +85,8 @@ static size_t smaller_of(size_t a, size_t b) {
 static size_t choose_chunk_size(far_cursor *c, bool placed) {
     bool used_up = placed || c->left == 0;
     c->rest = placed ? c->expected : c->rest - smaller_of(c->rest, c->used);
-    if (placed)
-        c->chunk_size = FIRST_CHUNK;
+    if (placed) /* the chunk after the expected pairs has the size of a first chunk */
+        c->chunk_size = c->expected ? FIRST_CHUNK / CHUNK_GROWTH : FIRST_CHUNK;
     else
         c->chunk_size = used_up ? smaller_of(c->chunk_size * CHUNK_GROWTH, LARGEST_CHUNK) : c->used + 1;
     return c->rest && used_up ? smaller_of(c->rest, LARGEST_CHUNK) : c->chunk_size;

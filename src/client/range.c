@@ -147,7 +147,8 @@ static void fit_upper_bound(far_range *range, size_t size) {
 
 static bool range_is_empty(const far_scan_chunk *scan) {
     int order = scan->bounded ? far_bytes_compare(scan->from, scan->to) : -1;
-    return order > 0 || (order == 0 && !scan->to_included);
+    /* No key has the length 0, so an upper bound of length 0 excludes all keys, also if the bound itself is included. */
+    return order > 0 || (order == 0 && (!scan->to_included || scan->to.length == 0));
 }
 
 

@@ -105,8 +105,50 @@ BEHAVIOUR_FOR(null_in_scans, FOR_ORDERED) {
     assert_refused("session", far_scan(NULL, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
     assert_refused("index", far_scan(r.session, NULL, NULL, 0, NULL, 0, 0, collect_pair, &found));
     assert_refused("each", far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, NULL, NULL));
+    assert_refused("session", far_scan_reverse(NULL, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
+    assert_refused("index", far_scan_reverse(r.session, NULL, NULL, 0, NULL, 0, 0, collect_pair, &found));
+    assert_refused("each", far_scan_reverse(r.session, r.index, NULL, 0, NULL, 0, 0, NULL, NULL));
     assert_int_equal(found.count, 0);
     pairs_free(&found);
+    rig_down(&r);
+}
+
+
+/* Functions on cursors reject NULL, except as bounds of a range, and leave the cursor unchanged. */
+BEHAVIOUR_FOR(null_in_cursors, FOR_ORDERED) {
+    rig r;
+    rig_up(&r, c);
+    far_cursor *cursor = NULL;
+    size_t length = 9;
+    assert_ok(put_text(&r, "k", "v"));
+    assert_refused("session", far_cursor_open(NULL, r.index, &cursor));
+    assert_refused("index", far_cursor_open(r.session, NULL, &cursor));
+    assert_refused("cursor", far_cursor_open(r.session, r.index, NULL));
+    assert_null(cursor);
+    int (*const moves[])(far_cursor *) = {far_cursor_first, far_cursor_last, far_cursor_next, far_cursor_prev};
+    for (size_t i = 0; i < COUNT_OF(moves); i++)
+        assert_refused("cursor", moves[i](NULL));
+    assert_refused("cursor", far_cursor_seek(NULL, "k", 1));
+    assert_refused("cursor", far_cursor_seek_before(NULL, "k", 1));
+    assert_refused("cursor", far_cursor_range(NULL, NULL, 0, NULL, 0));
+    assert_refused("cursor", far_cursor_prefix(NULL, "k", 1));
+    assert_refused("cursor", far_cursor_expect(NULL, 1));
+    assert_null(far_cursor_key(NULL, &length));
+    assert_int_equal(length, 0);
+    assert_null(far_cursor_value(NULL, &length));
+    assert_null(far_cursor_key(NULL, NULL));
+
+    assert_ok(far_cursor_open(r.session, r.index, &cursor));
+    assert_ok(far_cursor_first(cursor));
+    assert_refused("key", far_cursor_seek(cursor, NULL, 0));
+    assert_refused("key", far_cursor_seek_before(cursor, NULL, 1));
+    assert_refused("from", far_cursor_range(cursor, NULL, 1, NULL, 0));
+    assert_refused("to", far_cursor_range(cursor, NULL, 0, NULL, 1));
+    assert_refused("prefix", far_cursor_prefix(cursor, NULL, 1));
+    assert_int_equal(far_cursor_key(cursor, NULL) != NULL && far_cursor_value(cursor, NULL) != NULL, 1);
+    assert_ok(far_cursor_range(cursor, NULL, 0, NULL, 0));
+    far_cursor_close(cursor);
+    far_cursor_close(NULL);
     rig_down(&r);
 }
 

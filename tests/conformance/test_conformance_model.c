@@ -157,12 +157,14 @@ static void step_write(model_run *model_run, uint64_t how, const uint8_t *key, s
 
 
 static void compare_scans(model_run *model_run, const uint8_t *from, size_t from_len, const uint8_t *to, size_t to_len,
-                          size_t limit) {
+                          size_t limit, bool reverse) {
     pairs got = {0}, wanted = {0};
-    int64_t count =
-        far_scan(model_run->r.session, model_run->r.index, from, from_len, to, to_len, limit, collect_pair, &got);
+    int64_t count = (reverse ? far_scan_reverse : far_scan)(model_run->r.session, model_run->r.index, from, from_len,
+                                                            to, to_len, limit, collect_pair, &got);
     expect_same(model_run, count,
-                far_model_scan(model_run->model, from, from_len, to, to_len, limit, collect_pair, &wanted), "far_scan");
+                (reverse ? far_model_scan_reverse : far_model_scan)(model_run->model, from, from_len, to, to_len, limit,
+                                                                    collect_pair, &wanted),
+                reverse ? "far_scan_reverse" : "far_scan");
     for (size_t i = 0; i < wanted.count; i++) {
         const pair *a = &got.items[i], *b = &wanted.items[i];
         expect_same(model_run, compare_bytes(a->key, a->key_len, b->key, b->key_len) != 0, 0,
@@ -182,7 +184,56 @@ static void step_scan(model_run *model_run) {
     bool has_from = !far_random_chance(random, 1, 8), has_to = far_random_chance(random, 1, 2);
     size_t limit = far_random_chance(random, 1, 8) ? 0 : 1 + far_random_below(random, 40);
     compare_scans(model_run, has_from ? from : NULL, has_from ? from_len : 0, has_to ? to : NULL, has_to ? to_len : 0,
-                  limit);
+                  limit, far_random_chance(random, 1, 2));
+}
+
+
+/* Compares the result of a move, and the pair that it reached, with the first pair that a scan of the model returns for
+ * the keys >= low and < high, in ascending or descending order. */
+static void compare_move(model_run *model_run, const far_cursor *cursor, int result, const pair *low, const pair *high,
+                         bool down) {
+    pairs wanted = {0};
+    size_t key_len, value_len;
+    (down ? far_model_scan_reverse : far_model_scan)(model_run->model, low->key, low->key_len, high->key, high->key_len,
+                                                     1, collect_pair, &wanted);
+    expect_same(model_run, result, wanted.count ? FAR_OK : FAR_ERR_NOT_FOUND, "a move of a cursor");
+    const void *key = far_cursor_key(cursor, &key_len), *value = far_cursor_value(cursor, &value_len);
+    expect_same(model_run, key != NULL, wanted.count != 0, "the presence of a pair at a cursor");
+    if (wanted.count) {
+        const pair *pair = &wanted.items[0];
+        expect_same(model_run, compare_bytes(key, key_len, pair->key, pair->key_len), 0, "a comparison of keys");
+        expect_same(model_run, (int64_t)value_len, (int64_t)pair->value_len, "the length of a value at a cursor");
+        expect_same(model_run, memcmp(value, pair->value, value_len) != 0, 0, "a comparison of values");
+    }
+    pairs_free(&wanted);
+}
+
+
+/* Makes some moves in both directions with a cursor over the whole index, from a random key on. Writes of the session
+ * are done between the moves. */
+static void step_cursor(model_run *model_run) {
+    uint8_t sought[FAR_KEY_MAX + 1], at[FAR_KEY_MAX + 1], other[FAR_KEY_MAX];
+    size_t sought_len = model_run->make_key(model_run, sought), at_len;
+    far_random *random = &model_run->random;
+    bool down = far_random_chance(random, 1, 2);
+    far_cursor *cursor;
+    assert_ok(far_cursor_open(model_run->r.session, model_run->r.index, &cursor));
+    int result = (down ? far_cursor_seek_before : far_cursor_seek)(cursor, sought, sought_len);
+    sought[sought_len] = 0;
+    const pair none = {0}, key = {sought, NULL, sought_len, 0}, after_key = {sought, NULL, sought_len + 1, 0};
+    compare_move(model_run, cursor, result, down ? &none : &key, down ? &after_key : &none, down);
+    for (uint64_t left = far_random_below(random, 60); left > 0 && result == FAR_OK; left--) {
+        const void *now = far_cursor_key(cursor, &at_len);
+        memcpy(at, now, at_len);
+        at[at_len] = 0;
+        if (far_random_chance(random, 1, 6))
+            step_write(model_run, far_random_below(random, 3), other, model_run->make_key(model_run, other));
+        down ^= far_random_chance(random, 1, 10);
+        result = (down ? far_cursor_prev : far_cursor_next)(cursor);
+        const pair position = {at, NULL, at_len, 0}, after = {at, NULL, at_len + 1, 0};
+        compare_move(model_run, cursor, result, down ? &none : &after, down ? &position : &none, down);
+    }
+    far_cursor_close(cursor);
 }
 
 
@@ -203,7 +254,8 @@ static int compare_get(void *ctx, const void *key, size_t key_len, const void *v
 static void compare_all(model_run *model_run) {
     far_usage usage = {0};
     if (model_run->r.c->ordered)
-        compare_scans(model_run, NULL, 0, NULL, 0, 0);
+        for (int reverse = 0; reverse < 2; reverse++)
+            compare_scans(model_run, NULL, 0, NULL, 0, 0, reverse);
     else
         far_model_scan(model_run->model, NULL, 0, NULL, 0, 0, compare_get, model_run);
     expect_same(model_run, far_index_usage(model_run->r.session, model_run->r.index, &usage), FAR_OK,
@@ -248,8 +300,10 @@ static void take_step(model_run *model_run) {
     else if (dice < 960 || !model_run->r.c->ordered)
         expect_same(model_run, far_delete(model_run->r.session, model_run->r.index, key, key_len),
                     far_model_delete(model_run->model, key, key_len), "far_delete");
-    else
+    else if (dice < 980)
         step_scan(model_run);
+    else
+        step_cursor(model_run);
 }
 
 

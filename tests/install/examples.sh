@@ -10,7 +10,7 @@ trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null; rm -rf "$work" "$pool"' EXI
 pc=$(find "$work" -name farindex.pc)
 export PKG_CONFIG_PATH=${pc%/*} LD_LIBRARY_PATH
 LD_LIBRARY_PATH=$(pkg-config --variable=libdir farindex)
-for example in quick counter pipeline verbs; do
+for example in quick counter pipeline cursor verbs; do
     $CC -std=gnu11 -Wall -Wextra -Werror "$SOURCE/examples/$example.c" -o "$work/$example" $(pkg-config --cflags --libs farindex)
 done
 
@@ -28,6 +28,11 @@ expect "run 2" "$work/quick" "shm:$pool"
 expect "all: 2000" "$work/counter" "shm:$pool" 4 2000
 expect "10000 put, 10000 got" "$work/pipeline"
 expect "500 put, 500 got" "$work/pipeline" "shm:$pool" 500
+expect "2 deleted" "$work/cursor"
+"$work/cursor" "shm:$pool" >"$work/scores"
+grep -qx "best: Dea (chess/002650/Dea)" "$work/scores"
+grep -qx "above: Ben (chess/002100/Ben)" "$work/scores"
+grep -qx "below: Ada (chess/001850/Ada)" "$work/scores"
 [ "$("$work/verbs" all | grep -c 'round trips')" = 34 ] || { echo "verbs does not print 34 operations"; exit 1; }
 expect "check: 0 problems, 0 leaked bytes" "$work/bin/farindex" check --pool "shm:$pool"
 
@@ -44,6 +49,7 @@ expect "run 1" "$work/quick" "$tcp"
 expect "run 2" "$work/quick" "$tcp"
 expect "all: 200" "$work/counter" "$tcp" 4 200
 expect "500 put, 500 got" "$work/pipeline" "$tcp" 500
+expect "2 deleted" "$work/cursor" "$tcp"
 expect "check: 0 problems, 0 leaked bytes" "$work/bin/farindex" check --pool "$tcp"
 
 # The manual pages are installed, and farindex.3 describes every function.

@@ -55,6 +55,12 @@ TEST_WITH(pairs_are_put_got_deleted_and_scanned, fresh, remove_pool) {
     works("farindex scan i --from apple --to pear", "apple\tblue\nempty\t\n");
     works("farindex scan i --from b --limit 1 --hex --from 62", "656d707479\t\n");
     works("farindex scan i --from apple --limit 1 --json", "[\n {\"key\":\"apple\",\"value\":\"blue\"}\n]\n");
+    works("farindex scan i --from apple --to pear --reverse", "empty\t\napple\tblue\n");
+    works("farindex scan i --reverse --limit 2", "\\xaa\t\\x01\\x02\nstdin\ta\\nb\n");
+    works("farindex scan i --prefix p", "pear\tyellow\n");
+    works("farindex scan i --prefix e --from f; farindex scan i --prefix p --to pa; farindex scan i --prefix x", "");
+    works("farindex scan i --prefix a --from b; farindex scan i --prefix pe --from a --to q", "pear\tyellow\n");
+    works("farindex scan i --prefix ff --hex; farindex scan i --prefix 61 --hex --reverse", "6170706c65\t626c7565\n");
     works("farindex get i --json apple", "{\"key\":\"apple\",\"value\":\"blue\"}\n");
     works("farindex scan i --from zz --json --to zzz", "[\n]\n");
     works("farindex del i apple", "");
@@ -76,6 +82,7 @@ TEST_WITH(wrong_usage_is_reported_in_one_line, fresh, remove_pool) {
         {"farindex put i a b --insert --update", "exclude"},
         {"farindex scan", "missing"},
         {"farindex scan i --limit x", "limit"},
+        {"farindex scan i --prefix ''", "KEY: is empty"},
         {"farindex dump i --format xml", "xml"},
         {"farindex load i --threads 0", "threads"},
         {"farindex load i --depth 1000", "depth"},

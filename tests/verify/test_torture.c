@@ -121,7 +121,7 @@ static uint64_t find_failing_seed(const far_torture *torture) {
 TEST(every_broken_toy_is_caught) {
     static const char *const broken[] = {
         "broken=lost_update",   "broken=torn_read", "broken=early_free", "broken=forgotten_lock,locks=on",
-        "broken=dropped_write", "broken=unordered", "broken=stale_cache"};
+        "broken=dropped_write", "broken=unordered", "broken=stale_cache", "broken=backward_gap"};
     for (size_t i = 0; i < sizeof(broken) / sizeof(broken[0]); i++) {
         far_torture torture = toy_settings(broken[i]);
         uint64_t seed = find_failing_seed(&torture);

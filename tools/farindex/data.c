@@ -284,8 +284,10 @@ int cli_del(int argc, char **argv) {
 /* ---- scan ---- */
 
 typedef struct scanning {
-    bool hex, json;
+    bool hex, json, reverse;
     cli_json_list list; /* the array of pairs with --json */
+    /* the range of keys: >= from and < to; `to` is empty if there is no upper bound */
+    cli_bytes from, to;
 } scanning;
 
 
@@ -299,39 +301,86 @@ static int print_scanned_pair(void *ctx, const void *key, size_t key_len, const 
 }
 
 
+static int compare_keys(const cli_bytes *a, const cli_bytes *b) {
+    size_t common = a->length < b->length ? a->length : b->length;
+    int order = common ? memcmp(a->bytes, b->bytes, common) : 0;
+    return order ? order : (a->length > b->length) - (a->length < b->length);
+}
+
+
+static void copy_key(cli_bytes *to, const cli_bytes *key) {
+    to->length = 0;
+    cli_bytes_add(to, key->bytes, key->length);
+}
+
+
+/* Restricts the range to the keys that begin with the prefix. */
+static void restrict_to_prefix(scanning *s, cli_bytes *prefix) {
+    if (compare_keys(&s->from, prefix) < 0)
+        copy_key(&s->from, prefix);
+    /* The prefix becomes the first key after all keys with the prefix. If it is empty then, there is no such key. */
+    while (prefix->length && (uint8_t)prefix->bytes[prefix->length - 1] == 0xff)
+        prefix->length--;
+    if (prefix->length == 0)
+        return;
+    prefix->bytes[prefix->length - 1]++;
+    if (s->to.length == 0 || compare_keys(prefix, &s->to) < 0)
+        copy_key(&s->to, prefix);
+}
+
+
+static int parse_range(scanning *s, const char *from, const char *to, const char *prefix) {
+    cli_bytes bytes = {0};
+    int status = from ? parse_key("scan", from, s->hex, &s->from) : 0;
+    if (!status && to)
+        status = parse_key("scan", to, s->hex, &s->to);
+    if (!status && prefix)
+        status = parse_key("scan", prefix, s->hex, &bytes);
+    if (!status && prefix)
+        restrict_to_prefix(s, &bytes);
+    cli_bytes_free(&bytes);
+    return status;
+}
+
+
+static int print_range(cli_pool *p, scanning *s, uint64_t limit) {
+    int64_t pairs = (s->reverse ? far_scan_reverse : far_scan)(
+        p->session, p->index, s->from.bytes, s->from.length, s->to.length ? s->to.bytes : NULL, s->to.length,
+        limit == UINT64_MAX ? 0 : (size_t)limit, print_scanned_pair, s);
+    if (s->json && (pairs >= 0 || s->list.is_open))
+        cli_json_list_end(&s->list);
+    return pairs < 0 ? cli_operation_failed((int)pairs) : 0;
+}
+
+
 int cli_scan(int argc, char **argv) {
     cli_pool p = {0};
     scanning s = {.list = {.file = stdout, .utf8 = true}};
-    const char *from_text = NULL, *to_text = NULL;
+    const char *from = NULL, *to = NULL, *prefix = NULL;
     uint64_t limit = UINT64_MAX;
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
-        {"from", CLI_TEXT, &from_text, "KEY", "first key to print (default: the first key of the index)"},
-        {"to", CLI_TEXT, &to_text, "KEY", "end of the range, which is not printed (default: none)"},
+        {"from", CLI_TEXT, &from, "KEY", "first key to print (default: the first key of the index)"},
+        {"to", CLI_TEXT, &to, "KEY", "end of the range, which is not printed (default: none)"},
+        {"prefix", CLI_TEXT, &prefix, "KEY", "prints only keys that begin with these bytes"},
         {"limit", CLI_NUMBER, &limit, "N", "largest number of pairs to print"},
+        {"reverse", CLI_FLAG, &s.reverse, NULL, "prints the keys in descending order"},
         {"hex", CLI_FLAG, &s.hex, NULL, "keys and values are hex digits"},
         CLI_OPTIONS_END,
     };
     int count, status;
-    if (cli_operands(argc, argv, "scan NAME [--from KEY] [--to KEY] [--limit N]", options,
+    if (cli_operands(argc, argv, "scan NAME [--from KEY] [--to KEY] [--prefix KEY] [--limit N] [--reverse]", options,
                      "Prints a line 'key TAB value' for each pair, with the escapes \\t, \\n, \\\\ and \\xHH.\n", 1, 1,
                      &count, &status))
         return status;
     if (limit == 0)
         return cli_wrong_usage("scan", "--limit: must be at least 1");
-    cli_bytes from = {0}, to = {0};
-    status = from_text ? parse_key("scan", from_text, s.hex, &from) : 0;
-    if (!status && to_text)
-        status = parse_key("scan", to_text, s.hex, &to);
+    status = parse_range(&s, from, to, prefix);
     if (!status && (status = cli_pool_open("scan", &p, argv[0])) == 0) {
         s.json = p.json;
-        int64_t pairs = far_scan(p.session, p.index, from.bytes, from.length, to.bytes, to.length,
-                                 limit == UINT64_MAX ? 0 : (size_t)limit, print_scanned_pair, &s);
-        if (s.json && (pairs >= 0 || s.list.is_open))
-            cli_json_list_end(&s.list);
-        status = cli_pool_close(&p, pairs < 0 ? cli_operation_failed((int)pairs) : 0);
+        status = cli_pool_close(&p, print_range(&p, &s, limit));
     }
-    cli_bytes_free(&from);
-    cli_bytes_free(&to);
+    cli_bytes_free(&s.from);
+    cli_bytes_free(&s.to);
     return status;
 }

@@ -149,17 +149,30 @@ static bool node_is_gone(chime_op *op, chime_node *n) {
 }
 
 
-int chime_classify_node(chime_op *op, chime_node *n) {
+/* Judges a node by S, its lines and its tail, without the hop bitmaps. Returns 0, CHIME_STALE or CHIME_AGAIN. */
+static int classify_lines(chime_op *op, chime_node *n) {
     uint64_t h0 = chime_tail(op->st, n->w)[CHIME_TAIL_H0];
     /* A damaged pivot or child pointer only leads to a wrong node, whose fences show that; so it affects few keys. */
     if (op->index->lenient && chime_h0_level(h0) > 0 && chime_h0_valid(h0) && chime_h0_tag(h0) == chime_ptr_tag(n->ptr))
         return 0;
-    if (node_is_gone(op, n))
-        return CHIME_STALE;
-    if (!chime_read_is_stable(n) || !chime_node_is_consistent(op->st, n->w, chime_ptr_tag(n->ptr)))
-        return CHIME_AGAIN;
-    bool leaf = chime_h0_level(chime_tail(op->st, n->w)[CHIME_TAIL_H0]) == 0;
-    return leaf && !chime_hop_bitmaps_agree(op->st, n->w) ? CHIME_AGAIN : 0;
+    if (!chime_node_is_consistent(op->st, n->w, chime_ptr_tag(n->ptr)))
+        return node_is_gone(op, n) ? CHIME_STALE : CHIME_AGAIN;
+    return chime_read_is_stable(n) ? 0 : CHIME_AGAIN;
+}
+
+
+int chime_classify_node(chime_op *op, chime_node *n) {
+    int err = classify_lines(op, n);
+    bool leaf = err == 0 && chime_h0_level(chime_tail(op->st, n->w)[CHIME_TAIL_H0]) == 0;
+    return leaf && !chime_hop_bitmaps_agree(op->st, n->w) ? CHIME_AGAIN : err;
+}
+
+
+/* Where lines can tear, a client makes S (the structure nonce in the tail) busy before it changes a slot or a header.
+ * So two equal values of S that are not busy prove that no change overlapped with the READ. Where lines do not tear, S
+ * is never busy, and one change may overlap; the hop bitmaps show whether it has moved an item. */
+int chime_classify_scanned_leaf(chime_op *op, chime_node *n) {
+    return op->st->lines_can_tear ? classify_lines(op, n) : chime_classify_node(op, n);
 }
 
 

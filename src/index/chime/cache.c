@@ -124,15 +124,6 @@ static far_bytes pivot_bytes(const cached_node *e, unsigned i) {
 }
 
 
-static far_bytes fence_full_bytes(const chime_fence *f, uint8_t small[8]) {
-    if (!chime_ref_is_inline(f->word))
-        return f->bytes;
-    for (unsigned i = 0; i < 7; i++)
-        small[i] = (uint8_t)(f->word >> (56 - 8 * i));
-    return (far_bytes){small, f->word ? chime_ref_length(f->word) : 0};
-}
-
-
 /* Sets the widths of pivots and child pointers from their largest differences, without the trailing zero bits that all
  * pivots share. */
 static void choose_widths(cached_node *e, const chime_inner *inner, bool packed) {
@@ -157,8 +148,8 @@ static size_t packed_string_bytes(const chime_state *st, const chime_inner *inne
     if (st->inline_items)
         return 0;
     for (unsigned i = 0; i < inner->count; i++)
-        bytes += fence_full_bytes(&inner->pivot[i], small).length;
-    bytes += inner->bounded ? fence_full_bytes(&inner->high, small).length : 0;
+        bytes += chime_fence_bytes(&inner->pivot[i], small).length;
+    bytes += inner->bounded ? chime_fence_bytes(&inner->high, small).length : 0;
     return bytes + 4 * (inner->count + 2u);
 }
 
@@ -168,8 +159,8 @@ static void pack_strings(cached_node *e, const chime_inner *inner) {
                       *bytes = offsets + 4 * (e->count + 2u);
     uint32_t at = 0;
     for (unsigned i = 0; i <= e->count; i++) {
-        far_bytes b = i < e->count     ? fence_full_bytes(&inner->pivot[i], small)
-                      : inner->bounded ? fence_full_bytes(&inner->high, small)
+        far_bytes b = i < e->count     ? chime_fence_bytes(&inner->pivot[i], small)
+                      : inner->bounded ? chime_fence_bytes(&inner->high, small)
                                        : (far_bytes){NULL, 0};
         memcpy(offsets + 4 * i, &at, 4);
         if (b.length)
@@ -214,7 +205,7 @@ static inline int compare_pivot_to_key(const cached_node *e, const chime_state *
     uint64_t first = i < e->count ? pivot_first_word(e, i) : e->high;
     if (first != key->first)
         return first < key->first ? -1 : 1;
-    return st->inline_items ? 0 : far_bytes_compare(pivot_bytes(e, i), key->bytes);
+    return st->inline_items ? 0 : chime_compare_to_key(pivot_bytes(e, i), key);
 }
 
 
@@ -227,7 +218,7 @@ static unsigned find_child_index(const cached_node *e, const chime_state *st, co
         unsigned middle = (low + high) / 2;
         uint64_t pivot = load_packed(e->data + middle * e->first_width, mask);
         bool by_bytes = pivot == packed && !st->inline_items;
-        if (by_bytes ? far_bytes_compare(pivot_bytes(e, middle), key->bytes) <= 0 : pivot <= packed)
+        if (by_bytes ? chime_compare_to_key(pivot_bytes(e, middle), key) <= 0 : pivot <= packed)
             low = middle;
         else
             high = middle;
@@ -300,22 +291,73 @@ bool chime_cache_route_or_renew(chime_cache *c, const chime_state *st, chime_ptr
 }
 
 
-unsigned chime_cache_children(chime_cache *c, const chime_state *st, chime_ptr node, const chime_key *key,
-                              const chime_key *to, uint64_t epoch, unsigned most, chime_ptr *children) {
-    unsigned number, given = 0;
+/* Listing children for a scan. */
+
+/* Estimates the part of the range of child `at` that is still ahead of the scan, from 0 to 255. Returns 0 if the entry
+ * does not show the range. */
+static unsigned estimate_share_ahead(const cached_node *e, unsigned at, const chime_leaf_list *list) {
+    uint64_t low = pivot_first_word(e, at), key = list->at->first,
+             high = at + 1u < e->count ? pivot_first_word(e, at + 1)
+                    : e->bounded       ? e->high
+                                       : 0;
+    if (high <= low)
+        return 0;
+    uint64_t before = key <= low ? 0 : key >= high ? 255 : (key - low) / ((high - low) / 256 + 1);
+    return (unsigned)(list->backward ? before : 255 - before);
+}
+
+
+/* Returns how many leaves the next batch READs. The estimate assumes that leaves are 60 % full. It adds an eighth of the
+ * wanted pairs and 4 more, because a leaf that is missing costs a round trip. */
+static unsigned count_leaves_to_read(const chime_state *st, const chime_leaf_list *list, unsigned share_ahead) {
+    uint64_t per_leaf = st->span * 6 / 10 + 1, in_first = per_leaf * share_ahead / 256, wanted = list->wanted;
+    if (wanted >= per_leaf * (CHIME_SCAN_LEAVES - 1))
+        return CHIME_SCAN_LEAVES;
+    uint64_t most = (wanted + per_leaf - 1) / per_leaf + 1, safe = wanted + wanted / 8 + 4,
+             leaves = 1 + (safe > in_first ? (safe - in_first + per_leaf - 1) / per_leaf : 0);
+    return (unsigned)(leaves < most ? leaves : most);
+}
+
+
+static void list_children(const cached_node *e, const chime_state *st, chime_leaf_list *list) {
+    unsigned at = find_child_index(e, st, list->at),
+             most = count_leaves_to_read(st, list, estimate_share_ahead(e, at, list));
+    list->count = 0;
+    for (;;) {
+        list->leaf[list->count++] = pivot_child(e, at);
+        bool no_more = list->backward
+                           ? at == 0 || (list->end && compare_pivot_to_key(e, st, at, list->end) <= 0)
+                           : at + 1u == e->count || (list->end && compare_pivot_to_key(e, st, at + 1, list->end) >= 0);
+        if (no_more || list->count == most)
+            return;
+        at = list->backward ? at - 1 : at + 1;
+    }
+}
+
+
+bool chime_cache_children(chime_cache *c, const chime_state *st, chime_ptr node, uint64_t epoch,
+                          chime_leaf_list *list) {
+    unsigned number;
     shard *s = shard_of(c, node, &number);
     unsigned place = far_readers_enter(&c->readers, &s->lock, number);
     cached_node *e = find_usable_entry(s, node, epoch);
-    if (e && !(e->bounded && compare_pivot_to_key(e, st, e->count, key) <= 0)) {
+    bool usable = e && !(e->bounded && compare_pivot_to_key(e, st, e->count, list->at) <= 0);
+    if (usable) {
         count_use(e);
-        for (unsigned at = find_child_index(e, st, key); at < e->count && given < most; at++) {
-            if (given && to && compare_pivot_to_key(e, st, at, to) >= 0)
-                break;
-            children[given++] = pivot_child(e, at);
-        }
+        list_children(e, st, list);
     }
     far_readers_leave(&c->readers, place);
-    return given;
+    return usable;
+}
+
+
+bool chime_list_children(const chime_state *st, const chime_inner *inner, chime_leaf_list *list) {
+    cached_node *e = new_entry(st, inner, false, 0);
+    if (!e)
+        return false;
+    list_children(e, st, list);
+    free(e);
+    return true;
 }
 
 
@@ -413,7 +455,7 @@ static cached_node *new_entry_with_child(chime_cache *c, const cached_node *e, c
                                          const chime_fence *pivot, chime_ptr child) {
     uint8_t small[8];
     chime_key key = {.first = pivot->first,
-                     .bytes = st->inline_items ? (far_bytes){NULL, 0} : fence_full_bytes(pivot, small)};
+                     .bytes = st->inline_items ? (far_bytes){NULL, 0} : chime_fence_bytes(pivot, small)};
     if (e->count == CHIME_SPAN_MAX || compare_pivot_to_key(e, st, 0, &key) >= 0 ||
         (e->bounded && compare_pivot_to_key(e, st, e->count, &key) <= 0))
         return NULL;

@@ -49,7 +49,7 @@ enum { CHIME_MERGE_OFF, CHIME_MERGE_EMPTY, CHIME_MERGE_SPARSE };
  * many. */
 #define CHIME_RIGHT_MOVES_FIRST 4u
 /* Limit of sibling pointers that one descent may follow; a longer chain of siblings without pivots is corruption. */
-#define CHIME_RIGHT_MOVES_MAX   1024u
+#define CHIME_RIGHT_MOVES_MAX 1024u
 
 /* Results of an attempt, in addition to 0 (success) and negative error codes. */
 enum {
@@ -81,8 +81,8 @@ typedef struct chime_half_split {
 
 /* Event counters of a handle. */
 typedef struct chime_counts {
-    _Atomic uint64_t splits, early_splits, split_items, speculated, speculations_correct, gets, merges, repairs, hops, helps,
-        grown,                             /* number of roots created above an old root */
+    _Atomic uint64_t splits, early_splits, split_items, speculated, speculations_correct, gets, merges, repairs, hops,
+        helps, grown,                      /* number of roots created above an old root */
         combined_pivots, combined_inserts; /* number of pivots and inserts that another task wrote with its own */
 } chime_counts;
 
@@ -108,7 +108,7 @@ typedef struct chime_insert {
     chime_waiter waiter;
     uint64_t key;
     unsigned home_slot;
-    const uint64_t *value;              /* value words as the slot will contain them */
+    const uint64_t *value; /* value words as the slot will contain them */
     /* set if the lock holder lost its session while it wrote this insert, so that the insert may or may not have taken
      * effect */
     bool outcome_unknown;
@@ -135,8 +135,8 @@ typedef struct chime_state {
     unsigned value_words; /* number of value words of a slot */
     bool key_fits_word;   /* all keys have one length of at most 8 bytes, so equal key words mean equal keys */
     /* properties of the fabric */
-    bool lines_can_tear;     /* the fabric's tearing granule is 8 bytes, so a READ may see a line partly changed */
-    bool masked_cas;         /* the fabric has masked compare-and-swap */
+    bool lines_can_tear; /* the fabric's tearing granule is 8 bytes, so a READ may see a line partly changed */
+    bool masked_cas;     /* the fabric has masked compare-and-swap */
     /* The fabric executes atomics before later verbs of the same batch, so one batch can take the lock and READ. */
     bool fuse_lock_and_read;
     /* switches; kind.c describes the options that set them */
@@ -156,12 +156,12 @@ typedef struct chime_state {
     _Atomic uint64_t gets, misses; /* recent gets, and recent gets that found no key; see count_get */
     /* duration of the last repeated attempt to take a lock, in nanoseconds; a measure of the fabric's load */
     _Atomic uint64_t lock_ns;
-    chime_cache *cache;            /* cache of inner nodes; NULL: inner nodes are not cached */
-    chime_hot *hot;                /* hotspot buffer (cache_hotspot.c); NULL: none */
+    chime_cache *cache; /* cache of inner nodes; NULL: inner nodes are not cached */
+    chime_hot *hot;     /* hotspot buffer (cache_hotspot.c); NULL: none */
     /* list of half splits that this handle has met, protected by half_lock */
     far_spin half_lock;
-    unsigned half_next;                 /* number of entries written so far; the oldest is overwritten next */
-    _Atomic uint64_t half_renew_at;     /* earliest time at which a parent must be READ again; UINT64_MAX: never */
+    unsigned half_next;             /* number of entries written so far; the oldest is overwritten next */
+    _Atomic uint64_t half_renew_at; /* earliest time at which a parent must be READ again; UINT64_MAX: never */
     /* From this time (far_now) on, every recorded half split is so old that a writer no longer moves to its right part
      * without a verb. */
     _Atomic uint64_t half_follow_until;
@@ -182,6 +182,9 @@ typedef struct chime_key {
     far_bytes bytes;
     uint64_t first; /* the first 8 bytes of the key as a big-endian number; a shorter key is padded with zeros */
     uint64_t hash;
+    /* set if this is the position immediately before the key, at which a backward scan continues; only in an index with
+     * items in blocks, because otherwise the position is a number itself */
+    bool before;
 } chime_key;
 
 /* A fence or pivot, with the bytes to which its word refers. */
@@ -221,7 +224,7 @@ typedef struct chime_op {
     unsigned repair_depth;   /* nested repairs in progress */
     /* half-split node for which this operation inserts the missing pivot after its own work; 0: none */
     chime_ptr help_node;
-    unsigned help_level;     /* level of help_node */
+    unsigned help_level; /* level of help_node */
 } chime_op;
 
 /* Local image of a node, or of the part that was READ. */
@@ -323,6 +326,25 @@ static inline unsigned chime_slot_after(const chime_state *st, unsigned slot, un
 }
 
 
+/* Returns the key of a fence. `small` is memory for a key that the word of the fence contains. Not for an index that
+ * stores its items in the slots. */
+static inline far_bytes chime_fence_bytes(const chime_fence *f, uint8_t small[8]) {
+    if (!chime_ref_is_inline(f->word))
+        return f->bytes;
+    for (unsigned i = 0; i < 7; i++)
+        small[i] = (uint8_t)(f->word >> (56 - 8 * i));
+    return (far_bytes){small, f->word ? chime_ref_length(f->word) : 0};
+}
+
+
+/* Compares a key in far memory with a key or position of an operation, like memcmp. No key is equal to a position
+ * before a key. */
+static inline int chime_compare_to_key(far_bytes bytes, const chime_key *key) {
+    int order = far_bytes_compare(bytes, key->bytes);
+    return order == 0 && key->before ? 1 : order;
+}
+
+
 /* image.c: pure functions on node images in local memory. `w` is the image. */
 
 /* Returns the first 8 bytes of the key as a big-endian number. */
@@ -412,6 +434,8 @@ int chime_read_node(chime_op *op, chime_ptr p, chime_node *n);
 /* Judges a node after chime_batch_read_node_and_s. Returns 0, CHIME_STALE (pointer outdated) or CHIME_AGAIN (change in
  * progress). */
 int chime_classify_node(chime_op *op, chime_node *n);
+/* Like chime_classify_node, for a leaf whose items are used without the hop bitmaps. */
+int chime_classify_scanned_leaf(chime_op *op, chime_node *n);
 /* Adds the atomic that takes the lock. The lock word announces the number of planned handovers. */
 void chime_batch_lock(chime_op *op, chime_ptr p, unsigned handovers, chime_lock *lock);
 /* Evaluates the atomic of chime_batch_lock after the wait. Returns 0 and sets lock->map if this task holds the lock;
@@ -462,6 +486,8 @@ size_t chime_separator_length(far_bytes left, far_bytes right);
  * to a node further left, CHIME_RIGHT if it belongs to a node further right. For CHIME_RIGHT it also sets
  * op->right_fence and op->right_node. */
 int chime_check_range(chime_op *op, const uint64_t *tail);
+/* Like chime_check_range, and also returns the fences. Without a right sibling, *high is not set. */
+int chime_check_and_read_range(chime_op *op, const uint64_t *tail, chime_fence *low, chime_fence *high);
 int chime_decode_inner(chime_op *op, chime_node *n, chime_inner *inner);
 
 /* block.c: blocks, which contain a key and its value where these are not stored in slots. */
@@ -577,6 +603,19 @@ int chime_repair_if_holder_failed(chime_op *op, chime_ptr p, uint64_t lock);
 /* scan.c */
 int chime_scan(far_task *t, far_index *index, far_scan_chunk *scan);
 
+/* scan_leaf.c: the pairs of one leaf, in the order of the scan. */
+
+/* What a chunk of a scan still takes. */
+typedef struct chime_delivery {
+    far_scan_chunk *scan;
+    uint64_t wanted; /* number of pairs */
+    bool enough;     /* the chunk is complete */
+} chime_delivery;
+/* Delivers the pairs of the leaf whose first 8 bytes are at least `least` and at most `most`, or fewer if the chunk is
+ * complete before. In an index without blocks, these pairs must belong to the range of the chunk and follow the last
+ * pair delivered. */
+int chime_deliver_leaf(chime_op *op, chime_delivery *d, chime_node *n, uint64_t least, uint64_t most);
+
 /* check.c: traversals of the whole index. */
 int chime_walk(far_task *t, far_index *index, far_walk *walk);
 int chime_check(far_task *t, far_index *index, far_report *report);
@@ -603,10 +642,22 @@ bool chime_cache_route(chime_cache *cache, const chime_state *st, chime_ptr node
  * node again. */
 bool chime_cache_route_or_renew(chime_cache *cache, const chime_state *st, chime_ptr node, const chime_key *key,
                                 uint64_t epoch, chime_route *route);
-/* Lists at most `most` children, beginning with the child for the key, whose pivots are below `to` (NULL: no bound).
- * Returns their number, or 0 if the node is not cached or the key is beyond its range. */
-unsigned chime_cache_children(chime_cache *cache, const chime_state *st, chime_ptr node, const chime_key *key,
-                              const chime_key *to, uint64_t epoch, unsigned most, chime_ptr *children);
+/* The leaves that a scan visits next, in the order of the scan, as far as one parent names them. */
+typedef struct chime_leaf_list {
+    const chime_key *at;  /* position of the scan, which belongs to the first leaf */
+    const chime_key *end; /* bound of the range in the direction of the scan: a forward scan ends before this key, a
+                             backward scan after it; NULL: none */
+    bool backward;
+    uint64_t wanted; /* number of pairs that the scan still wants; limits the number of leaves */
+    unsigned count;
+    chime_ptr leaf[CHIME_SCAN_LEAVES];
+} chime_leaf_list;
+/* Lists children of the node. Returns false if the node is not cached or the position is beyond its range. */
+bool chime_cache_children(chime_cache *cache, const chime_state *st, chime_ptr node, uint64_t epoch,
+                          chime_leaf_list *list);
+/* Lists children of a node that need not be cached, and whose range must contain the position. Returns false if there
+ * is no memory. */
+bool chime_list_children(const chime_state *st, const chime_inner *inner, chime_leaf_list *list);
 void chime_cache_put(chime_cache *cache, const chime_state *st, const chime_inner *inner, uint64_t epoch);
 /* Adds a child to a cached node. Returns false if the node is not cached or the child does not fit. */
 bool chime_cache_add_child(chime_cache *cache, const chime_state *st, chime_ptr node, const chime_fence *pivot,

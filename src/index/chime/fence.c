@@ -7,15 +7,6 @@
 #include <stdlib.h>
 
 
-static far_bytes fence_full_bytes(const chime_fence *f, uint8_t small[8]) {
-    if (!chime_ref_is_inline(f->word))
-        return f->bytes;
-    for (unsigned i = 0; i < 7; i++)
-        small[i] = (uint8_t)(f->word >> (56 - 8 * i));
-    return (far_bytes){small, f->word ? chime_ref_length(f->word) : 0};
-}
-
-
 bool chime_decode_inline_fence(const chime_state *st, chime_fence *f) {
     if (st->inline_items)
         f->first = f->word;
@@ -74,7 +65,7 @@ int chime_compare_fence_to_key(const chime_state *st, const chime_fence *f, cons
     uint8_t small[8];
     if (f->first != key->first)
         return f->first < key->first ? -1 : 1;
-    return st->inline_items ? 0 : far_bytes_compare(fence_full_bytes(f, small), key->bytes);
+    return st->inline_items ? 0 : chime_compare_to_key(chime_fence_bytes(f, small), key);
 }
 
 
@@ -127,19 +118,26 @@ void chime_retire_fence(chime_op *op, uint64_t word) {
 }
 
 
-int chime_check_range(chime_op *op, const uint64_t *tail) {
-    chime_fence low = {.word = tail[CHIME_TAIL_LOW]}, high = {.word = tail[CHIME_TAIL_HIGH]};
-    chime_fence *both[2] = {&low, &high};
+int chime_check_and_read_range(chime_op *op, const uint64_t *tail, chime_fence *low, chime_fence *high) {
+    chime_fence *both[2] = {low, high};
     bool bounded = chime_h1_sibling(tail[CHIME_TAIL_H1]) != 0;
+    *low = (chime_fence){.word = tail[CHIME_TAIL_LOW]};
+    *high = (chime_fence){.word = tail[CHIME_TAIL_HIGH]};
     int err = chime_read_fences(op, both, bounded ? 2 : 1);
     if (err < 0)
         return err;
-    if (bounded && chime_compare_fence_to_key(op->st, &high, &op->key) <= 0) {
-        op->right_fence = high;
+    if (bounded && chime_compare_fence_to_key(op->st, high, &op->key) <= 0) {
+        op->right_fence = *high;
         op->right_node = chime_h1_sibling(tail[CHIME_TAIL_H1]);
         return CHIME_RIGHT;
     }
-    return chime_compare_fence_to_key(op->st, &low, &op->key) <= 0 ? 0 : CHIME_STALE;
+    return chime_compare_fence_to_key(op->st, low, &op->key) <= 0 ? 0 : CHIME_STALE;
+}
+
+
+int chime_check_range(chime_op *op, const uint64_t *tail) {
+    chime_fence low, high;
+    return chime_check_and_read_range(op, tail, &low, &high);
 }
 
 
@@ -149,7 +147,7 @@ int chime_compare_fences(const chime_state *st, const chime_fence *a, const chim
     uint8_t small[2][8];
     if (a->first != b->first)
         return a->first < b->first ? -1 : 1;
-    return st->inline_items ? 0 : far_bytes_compare(fence_full_bytes(a, small[0]), fence_full_bytes(b, small[1]));
+    return st->inline_items ? 0 : far_bytes_compare(chime_fence_bytes(a, small[0]), chime_fence_bytes(b, small[1]));
 }
 
 

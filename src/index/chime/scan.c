@@ -1,229 +1,252 @@
-/* CHIME: scans. A scan keeps a cursor, the smallest key that it may still return. It READs the leaves from the cursor
- * on in one batch, as many as it probably needs. From each leaf it returns the pairs between the cursor and the high
- * fence (the first key beyond the leaf), in order, and then sets the cursor to the high fence. The fences of adjacent
- * leaves leave no gap and do not overlap. Therefore a scan neither misses a key nor returns a key twice, although
- * leaves are split and merged concurrently. */
+/* CHIME: scans. A scan has a position: a forward scan continues with the smallest key at or after its position, a
+ * backward scan with the greatest key at or before it. The scan READs the leaves from its position on in one batch, as
+ * many as it probably needs. It delivers the pairs of the leaf that contains the position, from the position to the end
+ * of the leaf in the direction of the scan, and then moves the position there: to the high fence (the first key beyond
+ * the leaf) in a forward scan, immediately before the low fence (the first key of the leaf) in a backward scan. The
+ * fences of adjacent leaves leave no gap and do not overlap. Therefore a scan neither misses a key nor returns a key
+ * twice, although leaves are split and merged concurrently.
+ *
+ * The parent, which names the leaves of a batch, may be outdated. Leaves have only right siblings. So if a leaf was
+ * split, a forward scan follows the sibling pointers after it has delivered the left part. A backward scan needs the
+ * right part first: it steps right from the left part, and afterwards returns to the image of the left part. */
 #include "base/error.h"
 #include "index/chime/chime.h"
 #include "pool/epoch/epoch.h"
 
-#include <stdlib.h>
-
-/* limit for the blocks that one batch READs, in bytes; a single larger block is READ alone */
-#define BLOCK_BYTES_MAX (256u << 10)
-
-typedef struct pair {
-    uint64_t first;
-    const uint64_t *value; /* value words of the pair; points into the image of the leaf */
-    chime_block block;
-} pair;
+/* limit of the right siblings that a forward scan READs one by one before it begins a new batch */
+#define NEW_SIBLINGS_MAX 8u
 
 typedef struct scan_state {
-    chime_op op; /* state of the operation; op.key is the cursor */
-    far_scan_chunk *scan;
-    chime_key to;
-    bool enough;
-    bool begun;   /* the first batch was processed, so the cursor is the low fence of a leaf */
-    size_t given; /* number of pairs returned to the caller so far */
-    uint8_t cursor[CHIME_KEY_MAX + 8];
-    unsigned count; /* number of leaves in this batch */
-    chime_ptr leaf[CHIME_SCAN_LEAVES];
+    chime_op op; /* state of the operation; op.key is the position of the scan */
+    chime_delivery delivery;
+    bool backward;
+    /* The first 8 bytes of the keys that the scan may still return are at least `least` and at most `most`. In an index
+     * without blocks, all keys with such numbers belong to the rest of the range. */
+    uint64_t least, most;
+    bool ends;                       /* the range has a bound in the direction of the scan */
+    chime_key end;                   /* this bound: a forward scan ends before this key, a backward scan after it */
+    uint8_t position[CHIME_KEY_MAX]; /* bytes of op.key, in an index with blocks */
+    chime_leaf_list list;            /* leaves of this batch */
     chime_node node[CHIME_SCAN_LEAVES];
     /* a leaf that the parent does not name yet because its left neighbour was split recently; it is READ alone */
     chime_node extra;
-    chime_ptr taken; /* the node that absorbed the leaf at the cursor and contains its items now; 0: none */
+    chime_ptr stale;      /* the node whose pointer was found outdated */
+    unsigned stale_level; /* level of this node */
+    chime_ptr taken;      /* the leaf that absorbed the outdated leaf and contains its items now; 0: none */
 } scan_state;
 
 
-static void set_cursor(scan_state *p, const void *bytes, size_t length) {
-    memmove(p->cursor, bytes, length);
-    if (p->op.st->inline_items && length < 8) { /* a scan from the beginning starts at key 0 */
-        memset(p->cursor + length, 0, 8 - length);
-        length = 8;
-    }
-    chime_key_make(p->op.st, (far_bytes){p->cursor, length}, &p->op.key);
+/* The position and the range. */
+
+static const uint8_t greatest_key[CHIME_KEY_MAX] = {[0 ... CHIME_KEY_MAX - 1] = 0xff};
+
+
+/* Sets the position of a scan in an index with blocks to a key, or immediately before it. */
+static void set_position_to_bytes(scan_state *p, far_bytes key, bool before) {
+    far_bytes_copy(p->position, key);
+    p->op.key = (chime_key){
+        .bytes = {p->position, key.length}, .first = chime_key_number(key.data, key.length), .before = before};
+    *(p->backward ? &p->most : &p->least) = p->op.key.first;
 }
 
 
-static int compare_pairs_by_first(const void *a, const void *b) {
-    const pair *x = a, *y = b;
-    return (x->first > y->first) - (x->first < y->first);
+/* In an index without blocks, every key is a number, so the position before a key is this number minus 1. */
+static void set_position_to_number(scan_state *p, uint64_t first) {
+    p->op.key.first = first;
+    *(p->backward ? &p->most : &p->least) = first;
 }
 
 
-static int compare_pairs_by_key(const void *a, const void *b) {
-    return far_bytes_compare(((const pair *)a)->block.key, ((const pair *)b)->block.key);
+/* Sets the range of a scan in an index without blocks. Returns false if the range is empty. */
+static bool set_range_of_numbers(scan_state *p, const far_scan_chunk *scan) {
+    uint64_t from = chime_key_number(scan->from.data, scan->from.length),
+             to = scan->bounded ? chime_key_number(scan->to.data, scan->to.length) : 0;
+    if ((scan->after && from == UINT64_MAX) || (scan->bounded && !scan->to_included && to == 0))
+        return false;
+    p->least = from + scan->after;
+    p->most = scan->bounded ? to - !scan->to_included : UINT64_MAX;
+    p->end.first = p->backward ? from : to;
+    set_position_to_number(p, p->backward ? p->most : p->least);
+    return p->least <= p->most;
 }
 
 
-static int give_inline_pairs(scan_state *p, const pair *pairs, unsigned count) {
-    const chime_state *st = p->op.st;
-    for (unsigned i = 0; i < count && !p->enough; i++) {
-        uint8_t key[8];
-        for (unsigned k = 0; k < 8; k++)
-            key[k] = (uint8_t)(pairs[i].first >> (56 - 8 * k));
-        int err = far_scan_give(p->scan, (far_bytes){key, st->key_bytes}, (far_bytes){pairs[i].value, st->value_bytes});
-        if (err < 0)
-            return err;
-        p->enough = err == 1;
-        p->given++;
-    }
-    return 0;
-}
-
-
-/* Returns how many of the pairs form the next batch of block READs. Pairs with equal first 8 bytes stay in one batch,
- * because only their blocks show their order. */
-static unsigned count_next_pairs(const scan_state *p, const pair *pairs, unsigned count) {
-    unsigned n = 0;
-    uint64_t bytes = 0;
-    while (n < count) {
-        unsigned same = n;
-        uint64_t more = 0;
-        while (same < count && pairs[same].first == pairs[n].first)
-            more += chime_class_bytes(chime_value_class(*pairs[same++].value));
-        if (n && (bytes + more > BLOCK_BYTES_MAX || n >= p->scan->wanted))
-            break;
-        bytes += more;
-        n = same;
-    }
-    return n;
-}
-
-
-static int give_block_pairs(scan_state *p, pair *pairs, unsigned count) {
-    chime_op *op = &p->op;
-    int err;
-    while (count && !p->enough) {
-        far_scratch_mark here = far_scratch_here(op->t);
-        unsigned n = count_next_pairs(p, pairs, count);
-        for (unsigned i = 0; i < n; i++)
-            if ((err = chime_batch_read_block(op, *pairs[i].value, &pairs[i].block)) < 0)
-                return err;
-        if ((err = chime_wait(op)) < 0)
-            return err;
-        for (unsigned i = 0; i < n; i++)
-            if ((err = chime_parse_block(op, *pairs[i].value, &pairs[i].block)) < 0)
-                return err;
-        qsort(pairs, n, sizeof(*pairs), compare_pairs_by_key);
-        for (unsigned i = 0; i < n && !p->enough; i++) {
-            if ((err = far_scan_give(p->scan, pairs[i].block.key, pairs[i].block.value)) < 0)
-                return err;
-            p->enough = err == 1;
-            p->given++;
-        }
-        far_scratch_back(op->t, here);
-        pairs += n;
-        count -= n;
-    }
-    return 0;
-}
-
-
-/* Returns the pairs of the leaf that are not below the cursor to the caller of the scan. */
-static int give_leaf_pairs(scan_state *p, chime_node *n) {
-    const chime_state *st = p->op.st;
-    far_scratch_mark here = far_scratch_here(p->op.t);
-    pair *pairs = far_scratch(p->op.t, st->span * sizeof(*pairs));
-    unsigned count = 0;
-    if (!pairs)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
-    for (unsigned slot = 0; slot < st->span; slot++) {
-        const uint64_t *words = chime_slot(st, n->w, slot);
-        if (!chime_slot_is_occupied(st, n->w, slot) || words[0] < p->op.key.first ||
-            (p->scan->bounded && words[0] > p->to.first))
-            continue;
-        pairs[count++] = (pair){.first = words[0], .value = words + 1};
-    }
-    qsort(pairs, count, sizeof(pairs[0]), compare_pairs_by_first);
-    int err = st->inline_items ? give_inline_pairs(p, pairs, count) : give_block_pairs(p, pairs, count);
-    far_scratch_back(p->op.t, here);
-    return err;
-}
-
-
-/* Sets the cursor to the high fence of the leaf, after all its pairs were returned. Returns 1 if the scan ends there.
- */
-static int advance_cursor(scan_state *p, chime_node *n) {
-    const chime_state *st = p->op.st;
-    const uint64_t *tail = chime_tail(st, n->w);
-    chime_fence high = {.word = tail[CHIME_TAIL_HIGH]}, *list = &high;
-    uint8_t bytes[8];
-    if (!chime_h1_sibling(tail[CHIME_TAIL_H1])) {
-        p->scan->end = true;
-        return 1;
-    }
-    int err = chime_read_fences(&p->op, &list, 1);
-    if (err < 0)
-        return err;
-    if (p->scan->bounded && chime_compare_fence_to_key(st, &high, &p->to) >= 0) {
-        p->scan->end = true;
-        return 1;
-    }
-    for (unsigned i = 0; i < 8; i++)
-        bytes[i] = (uint8_t)(high.first >> (56 - 8 * i));
-    if (high.bytes.data)
-        set_cursor(p, high.bytes.data, high.bytes.length);
+static void set_range_of_bytes(scan_state *p, const far_scan_chunk *scan) {
+    p->least = chime_key_number(scan->from.data, scan->from.length);
+    p->most = scan->bounded ? chime_key_number(scan->to.data, scan->to.length) : UINT64_MAX;
+    if (!p->backward)
+        set_position_to_bytes(p, scan->from, false);
+    else if (scan->bounded)
+        set_position_to_bytes(p, scan->to, !scan->to_included);
     else
-        set_cursor(p, bytes, st->inline_items ? 8 : high.word ? chime_ref_length(high.word) : 0);
+        set_position_to_bytes(p, (far_bytes){greatest_key, CHIME_KEY_MAX}, false);
+    if (p->ends)
+        chime_key_make(p->op.st, p->backward ? scan->from : scan->to, &p->end);
+}
+
+
+/* Sets the range and the position. Returns false if the range is empty. */
+static bool set_range(scan_state *p, const far_scan_chunk *scan) {
+    int order = scan->bounded ? far_bytes_compare(scan->from, scan->to) : -1;
+    p->backward = scan->backward;
+    p->ends = p->backward || scan->bounded;
+    p->list.at = &p->op.key;
+    p->list.end = p->ends ? &p->end : NULL;
+    p->list.backward = p->backward;
+    if (order > 0 || (order == 0 && !scan->to_included))
+        return false;
+    if (p->op.st->inline_items)
+        return set_range_of_numbers(p, scan);
+    set_range_of_bytes(p, scan);
+    return true;
+}
+
+
+/* Moves the position of a forward scan to the high fence of the leaf, after the pairs of the leaf were delivered.
+ * Returns 1 if the scan ends there. */
+static int advance_forward(scan_state *p, bool last, const chime_fence *high) {
+    uint8_t small[8];
+    if (last || (p->ends && chime_compare_fence_to_key(p->op.st, high, &p->end) >= 0)) {
+        p->delivery.scan->end = true;
+        return 1;
+    }
+    if (p->op.st->inline_items)
+        set_position_to_number(p, high->first);
+    else
+        set_position_to_bytes(p, chime_fence_bytes(high, small), false);
     return 0;
 }
 
 
-/* Returns how many leaves the next batch READs. The estimate assumes that leaves are 60 % full. */
-static unsigned leaves_wanted(const scan_state *p) {
-    uint64_t wanted = p->scan->wanted > p->given ? p->scan->wanted - p->given : 1, per_leaf = p->op.st->span * 6 / 10;
-    if (wanted >= per_leaf * (CHIME_SCAN_LEAVES - 1))
-        return CHIME_SCAN_LEAVES;
-    return (unsigned)((wanted + per_leaf - 1) / per_leaf) + !p->begun;
+/* Moves the position of a backward scan immediately before the low fence of the leaf. Returns 1 if the scan ends there.
+ */
+static int advance_backward(scan_state *p, const chime_fence *low) {
+    uint8_t small[8];
+    if (chime_compare_fence_to_key(p->op.st, low, &p->end) <= 0) {
+        p->delivery.scan->end = true;
+        return 1;
+    }
+    if (p->op.st->inline_items)
+        set_position_to_number(p, low->first - 1);
+    else
+        set_position_to_bytes(p, chime_fence_bytes(low, small), true);
+    return 0;
 }
 
 
-/* Lists the leaves from the cursor on, as far as a single parent names them. A tree of one leaf has no parent. */
+/* One leaf. */
+
+/* Delivers the pairs of the leaf, which contains the position, and moves the position. Returns 1 if the scan is
+ * complete. */
+static int deliver_and_advance(scan_state *p, chime_node *n, const chime_fence *low, const chime_fence *high) {
+    const chime_state *st = p->op.st;
+    bool last = !chime_h1_sibling(chime_tail(st, n->w)[CHIME_TAIL_H1]);
+    uint64_t least = p->least > low->first ? p->least : low->first,
+             beyond = last ? UINT64_MAX : high->first - st->inline_items, most = p->most < beyond ? p->most : beyond;
+    int err = chime_deliver_leaf(&p->op, &p->delivery, n, least, most);
+    if (err < 0 || p->delivery.enough)
+        return err < 0 ? err : 1;
+    return p->backward ? advance_backward(p, low) : advance_forward(p, last, high);
+}
+
+
+/* Records that the pointer to a leaf is outdated. Returns CHIME_STALE + 1. */
+static int note_stale_leaf(scan_state *p, chime_ptr leaf) {
+    p->stale = leaf;
+    p->stale_level = 0;
+    p->taken = chime_ptr_is_in_pool(&p->op, p->op.absorber) ? p->op.absorber : 0;
+    return CHIME_STALE + 1;
+}
+
+
+/* Processes the image of a leaf, after READing it again if a change was in progress. Returns 0 if the position has
+ * moved on, 1 if the scan is complete, CHIME_RIGHT + 1 if the position belongs to a leaf further right, CHIME_STALE + 1
+ * if the pointer to the leaf is outdated. */
+static int scan_leaf(scan_state *p, chime_node *n) {
+    chime_op *op = &p->op;
+    chime_fence low, high;
+    const uint64_t *tail = chime_tail(op->st, n->w);
+    op->absorber = 0;
+    int err = chime_classify_scanned_leaf(op, n);
+    if (err == CHIME_AGAIN)
+        err = chime_read_node(op, n->ptr, n);
+    if (err == 0 && chime_h0_level(tail[CHIME_TAIL_H0]) != 0)
+        return chime_report_corrupt(op->index, n->ptr, "it is not a leaf, although its parent is of level 1");
+    if (err == 0)
+        err = chime_check_and_read_range(op, tail, &low, &high);
+    if (err == CHIME_STALE)
+        return note_stale_leaf(p, n->ptr);
+    return err < 0 ? err : err > 0 ? err + 1 : deliver_and_advance(p, n, &low, &high);
+}
+
+
+/* READs the right sibling of the leaf into p->extra. Returns 0, or CHIME_STALE + 1. */
+static int read_right_sibling(scan_state *p, chime_node *n) {
+    chime_ptr next = chime_h1_sibling(chime_tail(p->op.st, n->w)[CHIME_TAIL_H1]);
+    p->op.absorber = 0;
+    int err = chime_read_node(&p->op, next, &p->extra);
+    return err > 0 ? note_stale_leaf(p, next) : err;
+}
+
+
+/* Processes the leaf at the position, which is the leaf of this image or a leaf further right. Sets *done to the leaf
+ * that was processed. Returns like scan_leaf, but never CHIME_RIGHT + 1. */
+static int scan_from_leaf(scan_state *p, chime_node *n, chime_node **done) {
+    chime_op *op = &p->op;
+    unsigned moves = 0;
+    *done = n;
+    for (;;) {
+        int err = scan_leaf(p, *done);
+        if (err != CHIME_RIGHT + 1)
+            return err;
+        chime_ptr from = (*done)->ptr, next = chime_h1_sibling(chime_tail(op->st, (*done)->w)[CHIME_TAIL_H1]);
+        if ((err = chime_move_right(op, 0, from, next, &moves)) != CHIME_RIGHT)
+            return err < 0 ? err : CHIME_STALE + 1;
+        if ((err = read_right_sibling(p, *done)) != 0)
+            return err;
+        *done = &p->extra;
+    }
+}
+
+
+/* Batches of leaves. */
+
+/* Records that the pointer to a parent is outdated. Returns CHIME_STALE + 1. */
+static int note_stale_parent(scan_state *p, chime_ptr parent) {
+    p->stale = parent;
+    p->stale_level = 1;
+    return CHIME_STALE + 1;
+}
+
+
+/* Lists the leaves from the position on, as far as a single parent names them. A tree of one leaf has no parent.
+ * Returns 0, CHIME_STALE + 1 or an error. */
 static int list_leaves(scan_state *p) {
     chime_op *op = &p->op;
     chime_state *st = op->st;
     chime_ptr parent;
-    unsigned most = leaves_wanted(p);
-    const chime_key *to = p->scan->bounded ? &p->to : NULL;
+    chime_route r;
+    p->list.wanted = p->delivery.wanted;
     int err = chime_descend(op, 1, &parent);
-    if (err == CHIME_NO_LEVEL) {
-        p->count = 1;
-        return chime_descend(op, 0, &p->leaf[0]);
-    }
-    unsigned moves = 0;
-    while (err == 0) {
-        if (st->cache &&
-            (p->count = chime_cache_children(st->cache, st, parent, &op->key, to, far_epoch(op->t), most, p->leaf))) {
-            op->path[1] = parent;
+    if (err == CHIME_NO_LEVEL)
+        return chime_descend(op, 0, &p->list.leaf[0]);
+    for (unsigned moves = 0; err >= 0;) {
+        op->path[1] = parent;
+        if (st->cache && chime_cache_children(st->cache, st, parent, far_epoch(op->t), &p->list))
             return 0;
-        }
         chime_inner *inner = far_scratch(op->t, sizeof(*inner));
-        chime_route r;
         if (!inner)
             return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
         if ((err = chime_read_inner(op, parent, inner)) != 0)
-            return err;
+            return err < 0 ? err : note_stale_parent(p, parent);
         if (st->cache)
             chime_cache_put(st->cache, st, inner, far_epoch(op->t));
         chime_route_in_node(st, inner, &op->key, &r);
-        if (r.right) {
-            if ((err = chime_move_right(op, 1, parent, r.next, &moves)) != CHIME_RIGHT)
-                return err;
-            parent = r.next;
-            err = 0;
-            continue;
-        }
-        op->path[1] = parent;
-        unsigned at = 0;
-        while (inner->child[at] != r.next)
-            at++;
-        for (p->count = 0; at < inner->count && p->count < most; at++) {
-            if (p->count && to && chime_compare_fence_to_key(st, &inner->pivot[at], to) >= 0)
-                break;
-            p->leaf[p->count++] = inner->child[at];
-        }
-        return 0;
+        if (!r.right)
+            return chime_list_children(st, inner, &p->list) ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
+        if ((err = chime_move_right(op, 1, parent, r.next, &moves)) != CHIME_RIGHT)
+            return err < 0 ? err : note_stale_parent(p, parent);
+        parent = r.next;
     }
     return err;
 }
@@ -231,11 +254,11 @@ static int list_leaves(scan_state *p) {
 
 static int read_leaves(scan_state *p) {
     chime_op *op = &p->op;
-    for (unsigned i = 0; i < p->count; i++) {
-        p->node[i] = (chime_node){.ptr = p->leaf[i], .w = chime_alloc_image(op)};
-        if (!p->node[i].w || !chime_ptr_is_in_pool(op, p->leaf[i])) {
+    for (unsigned i = 0; i < p->list.count; i++) {
+        p->node[i] = (chime_node){.ptr = p->list.leaf[i], .w = chime_alloc_image(op)};
+        if (!p->node[i].w || !chime_ptr_is_in_pool(op, p->node[i].ptr)) {
             far_discard_batch(op->t);
-            return p->node[i].w ? chime_report_corrupt(op->index, p->leaf[i],
+            return p->node[i].w ? chime_report_corrupt(op->index, p->node[i].ptr,
                                                        "a parent points to it, but this address is outside of the pool")
                                 : FAR_ERR_NO_MEMORY;
         }
@@ -245,70 +268,70 @@ static int read_leaves(scan_state *p) {
 }
 
 
-/* Processes the leaf at the cursor from its image, after READing it again if a change was in progress, and follows
- * sibling pointers if the cursor belongs to a leaf further right. Returns 0 if the cursor has moved on, 1 if the scan
- * is complete, CHIME_STALE + 1 if the pointer is outdated. */
-static int give_current_leaf(scan_state *p, chime_node *n) {
-    chime_op *op = &p->op;
-    int err = chime_classify_node(op, n);
-    if (err == CHIME_AGAIN)
-        err = chime_read_node(op, n->ptr, n);
-    if (err < 0)
-        return err;
-    if (err == 0)
-        err = chime_check_range(op, chime_tail(op->st, n->w));
-    for (unsigned moves = 0; err == CHIME_RIGHT;) {
-        chime_ptr next = chime_h1_sibling(chime_tail(op->st, n->w)[CHIME_TAIL_H1]);
-        if ((err = chime_move_right(op, 0, n->ptr, next, &moves)) == CHIME_RIGHT &&
-            (err = chime_read_node(op, next, n)) == 0)
-            err = chime_check_range(op, chime_tail(op->st, n->w));
-    }
-    if (err < 0)
-        return err;
-    if (err > 0)
-        return CHIME_STALE + 1;
-    if ((err = give_leaf_pairs(p, n)) < 0)
-        return err;
-    return p->enough ? 1 : advance_cursor(p, n);
+/* Finds the leaf `next` in the batch, after leaf i. Returns its number, or 0 if it is not there. */
+static unsigned find_in_batch(const scan_state *p, unsigned i, chime_ptr next) {
+    for (unsigned later = i + 1; later < p->list.count; later++)
+        if (p->list.leaf[later] == next)
+            return later;
+    return 0;
 }
 
 
-/* READs and processes one batch of leaves. Returns 0 if the scan continues at the cursor, 1 if it is complete,
- * CHIME_STALE + 1 if the first pointer is outdated. */
+/* After a forward scan has processed leaf i of the batch: if the leaf was split after its parent was READ, its sibling
+ * is not the next leaf of the batch. The new leaves in between are READ one by one. Returns like scan_leaf, and sets *i
+ * to the last leaf before the one with which the batch continues. */
+static int scan_new_siblings(scan_state *p, unsigned *i, chime_node *done) {
+    for (unsigned moves = 0; *i + 1 < p->list.count; moves++) {
+        unsigned later = find_in_batch(p, *i, chime_h1_sibling(chime_tail(p->op.st, done->w)[CHIME_TAIL_H1]));
+        if (later || moves == NEW_SIBLINGS_MAX) {
+            *i = later ? later - 1 : p->list.count;
+            return 0;
+        }
+        int err = read_right_sibling(p, done);
+        if (err != 0 || (err = scan_from_leaf(p, &p->extra, &done)) != 0)
+            return err;
+    }
+    return 0;
+}
+
+
+/* After a backward scan has processed a right part of leaf i, because the leaf was split: the image of the left part
+ * follows, unless another new leaf is in between. Returns like scan_leaf. */
+static int scan_left_part(scan_state *p, unsigned *i) {
+    int err = scan_leaf(p, &p->node[*i]);
+    if (err != CHIME_RIGHT + 1)
+        return err;
+    *i = p->list.count; /* A new batch READs the leaf in between. */
+    return 0;
+}
+
+
+/* READs and processes one batch of leaves. Returns 0 if the scan continues at its position, 1 if it is complete,
+ * CHIME_STALE + 1 if the pointer p->stale is outdated. */
 static int scan_batch(scan_state *p) {
     chime_op *op = &p->op;
-    int err = p->taken ? 0 : list_leaves(p);
-    if (p->taken) {
-        p->count = 1;
-        p->leaf[0] = p->taken;
-        p->taken = 0;
-    }
-    if (err > 0)
-        return CHIME_STALE + 1;
-    if (err < 0 || (err = read_leaves(p)) < 0)
+    int err = 0;
+    p->list.count = 1;
+    if (p->taken)
+        p->list.leaf[0] = p->taken;
+    else
+        err = list_leaves(p);
+    p->taken = 0;
+    if (err < 0 || err == CHIME_STALE + 1 || (err = read_leaves(p)) < 0)
         return err;
-    /* If processing a leaf renews the pin, blocks that the later leaves name may have been reused, so the batch ends
+    /* If processing a leaf renews the pin, blocks that the other images name may have been reused, so the batch ends
      * there. */
     unsigned pins = op->pin_renewals;
-    for (unsigned i = 0; i < p->count && op->pin_renewals == pins; i++) {
-        chime_node *n = &p->node[i];
-        if ((err = give_current_leaf(p, n)) != 0)
+    for (unsigned i = 0; i < p->list.count && op->pin_renewals == pins; i++) {
+        chime_node *done;
+        if ((err = scan_from_leaf(p, &p->node[i], &done)) != 0)
             return err;
-        /* If the leaf was split after its parent was READ, its sibling is not the next leaf of the batch. The new
-         * leaves in between are READ one by one. */
-        chime_ptr next = chime_h1_sibling(chime_tail(op->st, n->w)[CHIME_TAIL_H1]);
-        for (unsigned moves = 0; i + 1 < p->count && next != p->leaf[i + 1]; moves++) {
-            if (moves > 8)
-                return 0;
-            p->extra.w = p->extra.w ? p->extra.w : chime_alloc_image(op);
-            if (!p->extra.w)
-                return FAR_ERR_NO_MEMORY;
-            if ((err = chime_read_node(op, next, &p->extra)) != 0)
-                return err < 0 ? err : 0;
-            if ((err = give_current_leaf(p, &p->extra)) != 0)
-                return err;
-            next = chime_h1_sibling(chime_tail(op->st, p->extra.w)[CHIME_TAIL_H1]);
-        }
+        if (!p->backward)
+            err = scan_new_siblings(p, &i, done);
+        else if (done != &p->node[i] && op->pin_renewals == pins)
+            err = scan_left_part(p, &i);
+        if (err != 0)
+            return err;
     }
     return 0;
 }
@@ -319,12 +342,9 @@ int chime_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
     if (!p)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
     memset(p, 0, sizeof(*p));
-    p->scan = scan;
-    chime_begin_op(&p->op, t, index, scan->from);
-    set_cursor(p, scan->from.data, scan->from.length);
-    if (scan->bounded)
-        chime_key_make(p->op.st, scan->to, &p->to);
-    if (scan->bounded && far_bytes_compare(scan->from, scan->to) >= 0) {
+    p->delivery = (chime_delivery){.scan = scan, .wanted = scan->wanted};
+    chime_begin_op(&p->op, t, index, (far_bytes){NULL, 0});
+    if (!set_range(p, scan)) {
         scan->end = true;
         return 0;
     }
@@ -333,16 +353,12 @@ int chime_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
         far_scratch_mark here = far_scratch_here(t);
         p->extra.w = NULL;
         if ((err = scan_batch(p)) == CHIME_STALE + 1) {
-            int gone = chime_drop_stale_path(&p->op, p->leaf[0], 0);
+            int gone = chime_drop_stale_path(&p->op, p->stale, p->stale_level);
             if (gone >= 0 && p->op.restarts % p->op.st->lock_attempts == 0)
                 gone = chime_renew_pin(&p->op);
-            p->taken = chime_ptr_is_in_pool(&p->op, p->op.absorber) ? p->op.absorber : 0;
-            p->op.absorber = 0;
             err = gone < 0 ? gone : err;
-        } else if (err == 0) {
+        } else if (err == 0)
             p->op.restarts = 0;
-            p->begun = true;
-        }
         far_scratch_back(t, here);
     }
     if (err >= 0)

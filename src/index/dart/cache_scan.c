@@ -19,6 +19,7 @@
 #include "index/dart/skiptable/skiptable.h"
 #include "pool/epoch/epoch.h"
 
+#include <limits.h>
 #include <string.h>
 
 #define LINE_WORDS 6u
@@ -125,7 +126,9 @@ void dart_scan_cache_put(far_task *t, const far_index *index, const dart_node *n
     dart_est *est = dart_est_of(index);
     if (!est || est->scans.count == 0)
         return;
-    for (unsigned i = 0; i < count; i += LINE_WORDS) {
+    /* The last word of the last line is 0, so that a reader recognises this line. */
+    unsigned end = count && count % LINE_WORDS == 0 ? count + 1 : count;
+    for (unsigned i = 0; i < end; i += LINE_WORDS) {
         line new = {.node = dart_granule(node->addr) | (uint64_t)(i / LINE_WORDS) << 44, .epoch = far_epoch(t)};
         memcpy(new.words, words + i, (count - i < LINE_WORDS ? count - i : LINE_WORDS) * sizeof(*words));
         if (put_line(&est->scans, &new))
@@ -136,12 +139,14 @@ void dart_scan_cache_put(far_task *t, const far_index *index, const dart_node *n
 
 /* ---- Read-ahead ---- */
 
-dart_read_ahead *dart_read_ahead_new(far_task *t, const far_index *index, size_t enough) {
+dart_read_ahead *dart_read_ahead_new(far_task *t, const far_index *index, size_t enough, bool backward) {
     const dart_est *est = dart_est_of(index);
     dart_read_ahead *ahead = est && est->scans.count ? far_scratch(t, sizeof(*ahead)) : NULL;
     if (!ahead)
         return NULL;
-    ahead->count = ahead->added = 0;
+    ahead->older = NULL;
+    ahead->backward = backward;
+    ahead->count = ahead->added = ahead->last_rank = 0;
     ahead->expected_leaves = 0;
     ahead->wanted_leaves = enough;
     memset(ahead->table, 0, sizeof(ahead->table));
@@ -177,30 +182,68 @@ static int compare_with_bound(unsigned symbol, unsigned depth, const far_bytes *
 }
 
 
-static void collect_below(far_task *t, dart_cache *cache, dart_read_ahead *ahead, const dart_node *node,
-                          const far_bytes *from, const far_bytes *to, unsigned level) {
+typedef struct collection { /* what the recursion of collect_below does not change */
+    dart_cache *cache;
+    dart_read_ahead *ahead;
+    uint64_t epoch;
+} collection;
+
+static void collect_below(const collection *c, const dart_node *node, const far_bytes *from, const far_bytes *to,
+                          unsigned level);
+
+
+static bool get_part(const collection *c, const dart_node *node, unsigned part, uint64_t words[LINE_WORDS]) {
+    return get_line(c->cache, dart_granule(node->addr) | (uint64_t)part << 44, c->epoch, words);
+}
+
+
+/* Returns the number of lines of a node, or 0 if the cache does not have all of them. */
+static unsigned count_parts(const collection *c, const dart_node *node) {
+    uint64_t words[LINE_WORDS];
+    for (unsigned part = 0; get_part(c, node, part, words); part++)
+        if (!words[LINE_WORDS - 1])
+            return part + 1;
+    return 0;
+}
+
+
+/* Collects a child and the nodes below it. Returns false if no later child is wanted. */
+static bool collect_child(const collection *c, const dart_node *node, uint64_t word, const far_bytes *from,
+                          const far_bytes *to, unsigned level) {
+    dart_read_ahead *ahead = c->ahead;
+    unsigned symbol = dart_word_symbol(word);
+    int begins = from ? compare_with_bound(symbol, node->depth, from) : 1,
+        ends = to ? compare_with_bound(symbol, node->depth, to) : -1;
+    dart_node child = {dart_word_addr(word), dart_word_type(word), node->depth + 1 + dart_word_len(word)};
+    if (ahead->backward ? ends > 0 : begins < 0)
+        return true;
+    if (begins < 0 || ends > 0 || child.depth > DART_KEY_MAX)
+        return false;
+    /* When the parent was added, this child was counted as one expected leaf. Now the expected children of the child
+     * are counted instead. */
+    ahead->expected_leaves -= ahead->expected_leaves > 0;
+    /* A node at the start of the range counts as one expected leaf only, because most of its children may precede the
+     * first wanted key. */
+    add_node(ahead, &child, (ahead->backward ? ends : begins) == 0 ? 1 : dart_expected_children(child.type));
+    if (level == 0)
+        ahead->last_rank = dart_symbol_rank(symbol);
+    if (level < LEVELS_MAX)
+        collect_below(c, &child, begins == 0 ? from : NULL, ends == 0 ? to : NULL, level + 1);
+    return true;
+}
+
+
+static void collect_below(const collection *c, const dart_node *node, const far_bytes *from, const far_bytes *to,
+                          unsigned level) {
     uint64_t words[LINE_WORDS] = {1};
-    for (unsigned part = 0; words[LINE_WORDS - 1] || part == 0; part++) {
-        if (!get_line(cache, dart_granule(node->addr) | (uint64_t)part << 44, far_epoch(t), words))
+    bool backward = c->ahead->backward, wanted = true;
+    unsigned parts = backward ? count_parts(c, node) : UINT_MAX;
+    for (unsigned n = 0; n < parts && wanted && (backward || words[LINE_WORDS - 1] || n == 0); n++) {
+        if (!get_part(c, node, backward ? parts - 1 - n : n, words))
             return;
-        for (unsigned i = 0; i < LINE_WORDS && words[i] && !has_enough(ahead); i++) {
-            unsigned symbol = dart_word_symbol(words[i]);
-            int begins = from ? compare_with_bound(symbol, node->depth, from) : 1,
-                ends = to ? compare_with_bound(symbol, node->depth, to) : -1;
-            if (begins < 0)
-                continue;
-            dart_node child = {dart_word_addr(words[i]), dart_word_type(words[i]),
-                               node->depth + 1 + dart_word_len(words[i])};
-            if (ends > 0 || child.depth > DART_KEY_MAX)
-                return;
-            /* When the parent was added, this child was counted as one expected leaf. Now the expected children of the
-             * child are counted instead. */
-            ahead->expected_leaves -= ahead->expected_leaves > 0;
-            /* A node at the start of the range counts as one expected leaf only, because most of its children may
-             * precede the first wanted key. */
-            add_node(ahead, &child, begins == 0 ? 1 : dart_expected_children(child.type));
-            if (level < LEVELS_MAX)
-                collect_below(t, cache, ahead, &child, begins == 0 ? from : NULL, ends == 0 ? to : NULL, level + 1);
+        for (unsigned i = 0; i < LINE_WORDS && wanted && !has_enough(c->ahead); i++) {
+            uint64_t word = words[backward ? LINE_WORDS - 1 - i : i];
+            wanted = word ? collect_child(c, node, word, from, to, level) : backward;
         }
     }
 }
@@ -208,8 +251,10 @@ static void collect_below(far_task *t, dart_cache *cache, dart_read_ahead *ahead
 
 void dart_read_ahead_collect(far_task *t, const far_index *index, dart_read_ahead *ahead, const dart_node *node,
                              const far_bytes *from, const far_bytes *to) {
-    if (ahead)
-        collect_below(t, &dart_est_of(index)->scans, ahead, node, from, to, 0);
+    if (!ahead)
+        return;
+    collection c = {&dart_est_of(index)->scans, ahead, far_epoch(t)};
+    collect_below(&c, node, from, to, 0);
 }
 
 
@@ -227,13 +272,20 @@ int dart_read_ahead_add_reads(far_task *t, const far_index *index, dart_read_ahe
 
 /* An image is used only if its node has the type and depth that the slot word of `node` states. They can differ only in
  * damaged memory. */
-uint64_t *dart_read_ahead_image(const dart_read_ahead *ahead, const dart_node *node) {
-    for (unsigned at = table_position(node->addr); ahead && ahead->table[at];
-         at = (at + 1) % (4 * DART_READ_AHEAD_NODES)) {
+static uint64_t *image_in_batch(const dart_read_ahead *ahead, const dart_node *node) {
+    for (unsigned at = table_position(node->addr); ahead->table[at]; at = (at + 1) % (4 * DART_READ_AHEAD_NODES)) {
         const dart_read_ahead_node *ahead_node = &ahead->nodes[ahead->table[at] - 1];
         if (ahead_node->node.addr == node->addr)
             return ahead_node->node.type == node->type && ahead_node->node.depth == node->depth ? ahead_node->image
                                                                                                 : NULL;
     }
     return NULL;
+}
+
+
+uint64_t *dart_read_ahead_image(const dart_read_ahead *ahead, const dart_node *node) {
+    uint64_t *image = NULL;
+    for (; ahead && !image; ahead = ahead->older)
+        image = image_in_batch(ahead, node);
+    return image;
 }

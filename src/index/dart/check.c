@@ -23,24 +23,18 @@ typedef struct sliced_traversal {
 
 static int traverse_slice(far_task *t, far_index *index, sliced_traversal *s) {
     dart_traversal traversal = s->traversal;
-    dart_item leaf;
+    const dart_item *leaf;
     int result = 0;
-    traversal.from = (far_bytes){s->place, s->length};
+    traversal.range.from = (far_bytes){s->place, s->length};
     for (unsigned n = 0;
          n < dart_of(index)->walk_slice && (result = dart_traversal_next(t, index, &traversal, &leaf)) == 1; n++)
-        if ((result = s->leaf(t, index, &leaf, s->ctx)) < 0)
+        if ((result = s->leaf(t, index, leaf, s->ctx)) < 0)
             return result;
     if (result < 0)
         return result;
-    if ((s->more = traversal.frontier != NULL)) {
-        uint8_t *place = far_scratch(t, DART_KEY_MAX + 1);
-        if (!place)
-            return far_fail(FAR_ERR_NO_MEMORY, "no local memory for a walk");
-        /* The traversal used these bytes as its lower bound until its last call above, so they are overwritten only
-         * now. */
-        s->length = dart_item_first_key(traversal.frontier, place);
-        memcpy(s->place, place, s->length);
-    }
+    /* The traversal used the bytes of s->place as its lower bound until its last call above, so they are overwritten
+     * only now. */
+    s->more = dart_traversal_next_key(&traversal, s->place, &s->length);
     return 0;
 }
 
@@ -101,7 +95,7 @@ static int note_reported(walk_state *w, far_addr node, const dart_item *item) {
             qsort(w->before.nodes, w->before.count, sizeof(far_addr), compare_addrs);
     }
     /* an earlier slice has read every node on the path of the slice's first key */
-    if (item ? item->contains_start : w->traversal->length > 0)
+    if (item ? item->contains_from : w->traversal->length > 0)
         return 1;
     bool known =
         w->before.count && bsearch(&node, w->before.nodes, w->before.count, sizeof(node), compare_addrs) != NULL;
@@ -202,7 +196,7 @@ static int check_node(far_task *t, far_index *index, const dart_view *view, cons
     const dart_header *above = item ? item->parent : NULL;
     unsigned depth = above ? dart_header_depth(above) : 0;
     if (above &&
-        (memcmp(above->prefix, view->header->prefix, depth) != 0 || view->header->prefix[depth] != item->symbol))
+        (memcmp(above->prefix, view->header->prefix, depth) != 0 || view->header->prefix[depth] != dart_rank_symbol(item->rank)))
         far_report_problem(report, "node %#llx: its prefix does not extend the prefix and symbol of its parent's slot",
                            (unsigned long long)view->node.addr);
     if (!item) /* no item: the node is the root, which no client freezes */
@@ -220,7 +214,7 @@ static int check_leaf(far_task *t, far_index *index, const dart_item *leaf, void
     (void)t, (void)index;
     unsigned depth = dart_header_depth(leaf->parent), klen = dart_leaf_klen(leaf->image[0]);
     far_bytes key = {leaf->image + 1, klen};
-    if (klen < depth || memcmp(key.data, leaf->parent->prefix, depth) != 0 || dart_symbol(key, depth) != leaf->symbol)
+    if (klen < depth || memcmp(key.data, leaf->parent->prefix, depth) != 0 || dart_symbol(key, depth) != dart_rank_symbol(leaf->rank))
         far_report_problem(ctx, "leaf %#llx: its key does not have the prefix and symbol of its slot",
                            (unsigned long long)dart_word_addr(leaf->word));
     return 0;
@@ -267,7 +261,7 @@ static int count_leaf(far_task *t, far_index *index, const dart_item *leaf, void
     (void)t, (void)index;
     count_state *c = ctx;
     far_bytes key = {leaf->image + 1, dart_leaf_klen(leaf->image[0])};
-    if (leaf->contains_start && far_bytes_compare(key, (far_bytes){c->traversal->place, c->traversal->length}) < 0)
+    if (leaf->contains_from && far_bytes_compare(key, (far_bytes){c->traversal->place, c->traversal->length}) < 0)
         return 0; /* the previous slice has counted this leaf */
     c->usage->keys++;
     c->usage->key_bytes += key.length;

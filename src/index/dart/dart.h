@@ -32,7 +32,11 @@ enum {
     DART_OPTION_SLOT_CACHE,
     DART_OPTION_SCAN_CACHE,
     DART_OPTION_SEGMENT_LOG,
+    DART_OPTION_ONE_BY_ONE,
 };
+
+/* When traversals read each object at the moment when they need it, instead of reading many in one batch. */
+typedef enum { DART_ONE_BY_ONE_NEVER, DART_ONE_BY_ONE_IF_MAPPED, DART_ONE_BY_ONE_ALWAYS } dart_one_by_one;
 
 #define DART_REGISTRATIONS_MAX 64 /* maximal number of nodes in the queue for registration in the skip table */
 
@@ -46,6 +50,7 @@ typedef struct dart_index { /* local state of an open index */
     size_t max_key;
     bool hashed_nodes, lock_free, header_inline, masked_freeze, rider, spec_write, absorb, shrink, colocate;
     unsigned leaf_min, max_skip;
+    dart_one_by_one one_by_one;
     unsigned walk_slice; /* maximal number of leaves that a walk, a check or a count visits under one pin */
     /* The descriptor as it was read at open. Only its fields `list` and `adjuster` change later in far memory. */
     dart_super super;

@@ -58,6 +58,7 @@ static void read_options(dart_index *dart, const int64_t *options) {
     dart->leaf_min = (unsigned)options[DART_OPTION_LEAF_MIN];
     dart->max_skip = (unsigned)options[DART_OPTION_MAX_SKIP];
     dart->max_key = (size_t)options[FAR_OPTION_MAX_KEY];
+    dart->one_by_one = (dart_one_by_one)options[DART_OPTION_ONE_BY_ONE];
     dart->walk_slice = (unsigned)options[DART_OPTION_WALK_SLICE];
 }
 
@@ -156,6 +157,8 @@ static const far_option_def options[] = {
      "maximal bytes of the scan cache; never more than an eighth of the byte budget"},
     {"segment_log", FAR_OPTION_NUMBER, 6, 0, 8, NULL,
      "for tests: log2 of the number of groups of a full skip table segment that is replaced by a table"},
+    {"one_by_one", FAR_OPTION_NUMBER, DART_ONE_BY_ONE_IF_MAPPED, DART_ONE_BY_ONE_NEVER, DART_ONE_BY_ONE_ALWAYS, NULL,
+     "for tests: scans read objects one by one instead of in batches: 0 never, 1 if the memory is mapped, 2 always"},
     {0},
 };
 
@@ -173,7 +176,7 @@ static const far_type types[DART_TYPES] = {
 static const char *const private_options[] = {"header_inline", "masked_freeze", "rider",           "spec_write",
                                               "absorb",        "shrink",        "colocate",        "leaf_min",
                                               "max_skip",      "probe_width",   "one_fingerprint", "adjust_every",
-                                              "walk_slice",    "upkeep_batch",  "segment_log",     NULL};
+                                              "walk_slice",    "upkeep_batch",  "segment_log",     "one_by_one",  NULL};
 
 const far_index_kind far_dart_kind = {
     .name = "dart",

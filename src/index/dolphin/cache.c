@@ -168,28 +168,27 @@ static bool epoch_is_recent(uint32_t read, uint64_t epoch) {
 }
 
 
-/* Finds the deepest local node that covers the key, and its entry for the key. */
-static void find_deepest_local(const dolphin_cache *cache, const shard *s, far_bytes key, uint64_t epoch,
-                               dolphin_cache_hit *hit) {
-    uint64_t entry = s->top;
-    *hit = (dolphin_cache_hit){.node = cache->root, .entry = remote_entry(entry)};
-    while (entry_is_local(entry)) {
+/* The deepest local node that covers a key, and the index of its entry for the key. */
+typedef struct local_place {
+    const local_node *node; /* NULL if only the entry of the root is known */
+    int at;
+} local_place;
+
+
+static local_place find_deepest_local(const shard *s, far_bytes key, uint64_t epoch) {
+    local_place place = {0};
+    for (uint64_t entry = s->top; entry_is_local(entry); entry = local_entries(place.node)[place.at]) {
         local_node *c = entry_to_local(entry);
         if (!local_has_prefix_of(c, key) || !epoch_is_recent(c->epoch, epoch))
-            return;
+            break;
         int at = find_entry(c, dolphin_position(key, c->depth));
         if (at < 0)
-            return;
+            break;
         if (!atomic_load_explicit(&c->used, memory_order_relaxed))
             atomic_store_explicit(&c->used, 1, memory_order_relaxed);
-        entry = local_entries(c)[at];
-        hit->node = c->word;
-        hit->depth = c->depth;
-        hit->entry = remote_entry(entry);
-        for (hit->next_count = 0; hit->next_count < DOLPHIN_CACHE_NEXT_MAX && at + 1 + (int)hit->next_count < c->count;
-             hit->next_count++)
-            hit->next[hit->next_count] = remote_entry(local_entries(c)[at + 1 + (int)hit->next_count]);
+        place = (local_place){c, at};
     }
+    return place;
 }
 
 
@@ -198,12 +197,34 @@ bool dolphin_cache_probe(dolphin_cache *cache, far_bytes key, uint64_t epoch, do
         return false;
     unsigned number = ((const uint8_t *)key.data)[0];
     shard *s = &cache->shard[number];
-    unsigned place = far_readers_enter(&cache->readers, &s->lock, number);
+    unsigned reader = far_readers_enter(&cache->readers, &s->lock, number);
     bool known = s->top && epoch_is_recent(s->epoch, epoch);
-    if (known)
-        find_deepest_local(cache, s, key, epoch, hit);
-    far_readers_leave(&cache->readers, place);
+    if (known) {
+        local_place place = find_deepest_local(s, key, epoch);
+        const local_node *c = place.node;
+        *hit = c ? (dolphin_cache_hit){c->word, c->depth, remote_entry(local_entries(c)[place.at])}
+                 : (dolphin_cache_hit){cache->root, 0, remote_entry(s->top)};
+    }
+    far_readers_leave(&cache->readers, reader);
     return known;
+}
+
+
+unsigned dolphin_cache_entries_from(dolphin_cache *cache, far_bytes key, uint64_t epoch, bool backward, unsigned most,
+                                    uint64_t entries[]) {
+    unsigned number = ((const uint8_t *)key.data)[0], count = 0;
+    if (!cache)
+        return 0;
+    shard *s = &cache->shard[number];
+    unsigned reader = far_readers_enter(&cache->readers, &s->lock, number);
+    if (s->top && epoch_is_recent(s->epoch, epoch)) {
+        local_place place = find_deepest_local(s, key, epoch);
+        for (int at = place.at; place.node && count < most && at >= 0 && at < place.node->count;
+             at += backward ? -1 : 1)
+            entries[count++] = remote_entry(local_entries(place.node)[at]);
+    }
+    far_readers_leave(&cache->readers, reader);
+    return count;
 }
 
 

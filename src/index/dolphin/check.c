@@ -366,22 +366,30 @@ static int check_node(traversal *t, const dolphin_node *node) {
 }
 
 
+/* Returns the value word of a pair as it was READ with its leaf. */
+static uint64_t vword_of_pair(const dolphin_op *op, const dolphin_pairs *pairs, unsigned i) {
+    return dolphin_vwords(op, pairs->leaf)[pairs->pair[i].slot];
+}
+
+
 /* Decodes the values as gets and scans do, and reports the errors. */
-static int check_values(traversal *t, const dolphin_pair *pairs, unsigned count) {
+static int check_values(traversal *t, dolphin_pairs *pairs) {
     dolphin_op *op = &t->op;
     uint8_t *blocks[DOLPHIN_SLOTS_MAX];
     far_bytes value;
     int err = 0;
-    for (unsigned i = 0; i < count && err >= 0; i++)
-        err = pairs[i].vword ? dolphin_batch_read_value(op, pairs[i].vword, &blocks[i]) : 0;
+    for (unsigned i = 0; i < pairs->count && err >= 0; i++)
+        err = dolphin_batch_read_value(op, vword_of_pair(op, pairs, i), &blocks[i]);
     if (err < 0) {
         far_discard_batch(op->t);
         return err;
     }
     err = dolphin_wait(op);
-    for (unsigned i = 0; i < count && err == 0; i++)
-        if (pairs[i].vword && dolphin_decode_value(op, pairs[i].key, pairs[i].vword, blocks[i], &value) < 0)
+    for (unsigned i = 0; i < pairs->count && err == 0; i++) {
+        uint64_t vword = vword_of_pair(op, pairs, i);
+        if (vword && dolphin_decode_value(op, dolphin_pair_key(pairs, i), vword, blocks[i], &value) < 0)
             far_report_problem(t->ctx, "%s", far_last_error());
+    }
     return err;
 }
 
@@ -391,36 +399,58 @@ static int check_values(traversal *t, const dolphin_pair *pairs, unsigned count)
  * and such a leaf is frozen until its moved keys are removed. So if the key word is LIVE before and after a READ of the
  * value word as 0, and the leaf is not frozen, the value was lost. A put of this key would wait for ever, because the
  * slot looks as if a delete were in progress. */
-static int check_missing_values(traversal *t, const dolphin_leaf *leaf, const dolphin_pair *pairs, unsigned count) {
+static int check_missing_values(traversal *t, const dolphin_pairs *pairs) {
     far_task *task = t->op.t;
+    const dolphin_leaf *leaf = pairs->leaf;
     uint64_t before, value, spear, after;
     int err = 0;
-    for (unsigned i = 0; i < count && err == 0; i++) {
-        far_addr key_at = dolphin_kword_addr(leaf->addr, pairs[i].slot);
-        if (pairs[i].vword)
+    for (unsigned i = 0; i < pairs->count && err == 0; i++) {
+        unsigned slot = (unsigned)pairs->pair[i].slot;
+        far_addr key_at = dolphin_kword_addr(leaf->addr, slot);
+        if (vword_of_pair(&t->op, pairs, i))
             continue;
         far_point(task, "dolphin:reread_missing_value");
         far_read(task, key_at, &before, 8);
-        far_read(task, dolphin_vword_addr(leaf->addr, t->op.st->slots, pairs[i].slot), &value, 8);
+        far_read(task, dolphin_vword_addr(leaf->addr, t->op.st->slots, slot), &value, 8);
         far_read(task, leaf->addr, &spear, 8);
         far_read(task, key_at, &after, 8);
         err = dolphin_wait(&t->op);
         if (err == 0 && value == 0 && before == after && dolphin_slot_state_of(after) == DOLPHIN_SLOT_LIVE &&
             !(spear & DOLPHIN_FROZEN))
             far_report_problem(t->ctx, "leaf at %#llx: the key of slot %u has no value", (unsigned long long)leaf->addr,
-                               pairs[i].slot);
+                               slot);
     }
     return err;
+}
+
+
+/* Reports the keys that do not belong to the leaf, or do not match their key words. */
+static void check_keys(traversal *t, dolphin_pairs *pairs) {
+    const dolphin_leaf *leaf = pairs->leaf;
+    uint64_t ident = dolphin_ident(leaf);
+    unsigned long long addr = leaf->addr;
+    uint8_t prefix[FAR_KEY_MAX];
+    memcpy(prefix, pairs->key, pairs->depth);
+    for (unsigned i = 0; i < pairs->count; i++) {
+        far_bytes key = dolphin_pair_key(pairs, i);
+        unsigned slot = (unsigned)pairs->pair[i].slot, position = dolphin_position(key, pairs->depth);
+        if (key.length < pairs->depth || memcmp(key.data, prefix, pairs->depth) != 0 ||
+            position < dolphin_ident_lo(ident) || position > dolphin_ident_hi(ident))
+            far_report_problem(t->ctx, "leaf at %#llx: the key of slot %u does not belong to this leaf", addr, slot);
+        if (!dolphin_kword_may_be(t->op.st, dolphin_kwords(leaf)[slot], key, pairs->depth))
+            far_report_problem(t->ctx, "leaf at %#llx: the key word of slot %u does not match its key", addr, slot);
+        if (key.length > FAR_KEY_MAX)
+            far_report_problem(t->ctx, "leaf at %#llx: it has a key of %zu bytes, which is too long", addr, key.length);
+    }
 }
 
 
 static int check_leaf(traversal *t, const dolphin_leaf *leaf) {
     dolphin_op *op = &t->op;
     unsigned long long addr = leaf->addr;
-    uint64_t ident = dolphin_ident(leaf);
-    unsigned depth = dolphin_ident_depth(ident), count;
+    unsigned depth = dolphin_ident_depth(dolphin_ident(leaf));
     const uint64_t *kwords = dolphin_kwords(leaf), *vwords = dolphin_vwords(op, leaf);
-    dolphin_pair pairs[DOLPHIN_SLOTS_MAX];
+    dolphin_pairs pairs;
     for (unsigned i = 0; i < op->st->slots; i++) {
         if (!dolphin_kword_is_sound(kwords[i])) {
             far_report_problem(t->ctx, "leaf at %#llx: the key word of slot %u is damaged", addr, i);
@@ -438,23 +468,14 @@ static int check_leaf(traversal *t, const dolphin_leaf *leaf) {
         prefix[0] = (uint8_t)(dolphin_entry_lb(leaf->entry) - 1);
     if (leaf->image[2] != dolphin_prefix_word(op->st, prefix, depth))
         far_report_problem(t->ctx, "leaf at %#llx: its prefix word does not match the prefix of its node", addr);
-    int err = dolphin_read_pairs(op, leaf, prefix, last_position_of_leaf(node, leaf), pairs, &count);
-    for (unsigned i = 0; i < count && err == 0; i++) {
-        unsigned position = dolphin_position(pairs[i].key, depth);
-        if (pairs[i].key.length < depth || memcmp(pairs[i].key.data, prefix, depth) != 0 ||
-            position < dolphin_ident_lo(ident) || position > dolphin_ident_hi(ident))
-            far_report_problem(t->ctx, "leaf at %#llx: the key of slot %u does not belong to this leaf", addr,
-                               pairs[i].slot);
-        if (!dolphin_kword_may_be(op->st, pairs[i].kword, pairs[i].key, depth))
-            far_report_problem(t->ctx, "leaf at %#llx: the key word of slot %u does not match its key", addr,
-                               pairs[i].slot);
-        if (pairs[i].key.length > FAR_KEY_MAX)
-            far_report_problem(t->ctx, "leaf at %#llx: it has a key of %zu bytes, which is too long", addr,
-                               pairs[i].key.length);
-    }
-    if (err == 0 && !op->st->raw_values)
-        err = check_values(t, pairs, count);
-    return err < 0 || op->st->raw_values ? err : check_missing_values(t, leaf, pairs, count);
+    int err = dolphin_read_pairs(op, leaf, prefix, last_position_of_leaf(node, leaf), NULL, 0, &pairs);
+    if (err < 0)
+        return err;
+    check_keys(t, &pairs);
+    if (op->st->raw_values)
+        return 0;
+    err = check_values(t, &pairs);
+    return err < 0 ? err : check_missing_values(t, &pairs);
 }
 
 
@@ -583,18 +604,15 @@ static int count_leaf(traversal *t, const dolphin_leaf *leaf) {
     dolphin_op *op = &t->op;
     far_usage *usage = t->ctx;
     const dolphin_node *node = &t->stack[t->levels - 1];
-    dolphin_pair *pairs = far_scratch(op->t, op->st->slots * sizeof(*pairs));
+    dolphin_pairs pairs;
     uint64_t lengths[DOLPHIN_SLOTS_MAX];
     uint8_t prefix[FAR_KEY_MAX] = {0};
-    unsigned count;
-    if (!pairs)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to count");
     memcpy(prefix, dolphin_node_prefix(node), node->depth);
-    int err = dolphin_read_pairs(op, leaf, prefix, last_position_of_leaf(node, leaf), pairs, &count);
+    int err = dolphin_read_pairs(op, leaf, prefix, last_position_of_leaf(node, leaf), NULL, 0, &pairs);
     if (err < 0)
         return err;
-    for (unsigned i = 0; i < count; i++) {
-        uint64_t vword = pairs[i].vword;
+    for (unsigned i = 0; i < pairs.count; i++) {
+        uint64_t vword = vword_of_pair(op, &pairs, i);
         lengths[i] = op->st->raw_values                        ? 8
                      : vword && !dolphin_value_is_block(vword) ? dolphin_value_inline_bytes(vword)
                                                                : 0;
@@ -603,11 +621,11 @@ static int count_leaf(traversal *t, const dolphin_leaf *leaf) {
     }
     if ((err = dolphin_wait(op)) < 0)
         return err;
-    for (unsigned i = 0; i < count; i++) {
-        if (!op->st->raw_values && pairs[i].vword == 0)
+    for (unsigned i = 0; i < pairs.count; i++) {
+        if (!op->st->raw_values && vword_of_pair(op, &pairs, i) == 0)
             continue; /* an insert or a delete of this key is in progress */
         usage->keys++;
-        usage->key_bytes += pairs[i].key.length;
+        usage->key_bytes += dolphin_pair_key(&pairs, i).length;
         usage->value_bytes += dolphin_value_head_length(lengths[i]);
     }
     return 0;

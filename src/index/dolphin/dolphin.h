@@ -375,6 +375,35 @@ int dolphin_recover_path(dolphin_op *op);
  * it did so, 0 if the holder is alive or another client was faster. */
 int dolphin_take_over_lock(dolphin_op *op, uint64_t word, uint64_t lock);
 
+/* scan_range.c: the range of keys that a scan still has to visit. */
+typedef struct dolphin_bound {
+    size_t length;
+    uint8_t bytes[FAR_KEY_MAX + 8];
+} dolphin_bound;
+typedef struct dolphin_range {
+    bool backward; /* the scan lowers `last`; otherwise it raises `first` */
+    bool empty;
+    dolphin_bound first, last; /* both belong to the range */
+} dolphin_range;
+void dolphin_range_of_chunk(const far_scan_chunk *scan, dolphin_range *range);
+/* Returns the bound of the range where the scan continues: the first one, or the last one of a backward scan. */
+far_bytes dolphin_range_cursor(const dolphin_range *range);
+/* Moves the cursor beyond an interval of positions, in the direction of the scan. The prefix of the interval is the
+ * first `depth` bytes of the cursor. */
+void dolphin_range_leave_interval(dolphin_range *range, unsigned depth, unsigned lo, unsigned hi);
+/* Moves the cursor beyond this key, in the direction of the scan. */
+void dolphin_range_leave_key(dolphin_range *range, far_bytes key);
+/* Moves the cursor to the first key with this prefix, or to the last one in a backward scan. The cursor does not have
+ * the prefix. Returns false if the cursor has already passed these keys. */
+bool dolphin_range_enter_prefix(dolphin_range *range, far_bytes prefix);
+/* Returns the position at this depth where the scan ends, among the keys with the same first `depth` bytes as the
+ * cursor. */
+unsigned dolphin_range_end_position(const dolphin_range *range, unsigned depth);
+/* Stores the order words of the bounds in a leaf with this prefix, which contains the cursor. */
+void dolphin_range_order_words(const dolphin_range *range, const uint8_t *prefix, unsigned depth, uint64_t *first,
+                               uint64_t *last);
+bool dolphin_range_contains(const dolphin_range *range, far_bytes key);
+
 /* scan.c: scans over a range of keys. */
 /* Returns 0 if the leaf, as READ, contains the current state of op->key; STALE if it does not cover the key or was
  * replaced; FROZEN if it is being replaced. */
@@ -384,19 +413,39 @@ int dolphin_scan(far_task *t, far_index *index, far_scan_chunk *scan);
 
 /* leaf_pairs.c: the LIVE pairs of a leaf in the order of their keys. */
 typedef struct dolphin_pair {
-    far_bytes key;
-    uint64_t kword, vword;
-    unsigned slot;
+    uint64_t order; /* order word of the key (layout.h), with ORDER_LONG if the key is in a key block */
+    uint64_t slot;
 } dolphin_pair;
-/* Stores the pairs of the leaf and READs its key blocks. `hi` is the last position for which its entry names the leaf.
- */
+typedef struct dolphin_pairs {
+    const dolphin_leaf *leaf;
+    unsigned depth, count;
+    bool whole; /* all pairs of the leaf that are in the range are here; otherwise only the first ones */
+    dolphin_pair pair[DOLPHIN_SLOTS_MAX];
+    far_bytes long_key[DOLPHIN_SLOTS_MAX]; /* by slot: the keys in key blocks */
+    uint8_t key[FAR_KEY_MAX + 8];          /* the prefix of the leaf, then space for the suffix of an inline key */
+} dolphin_pairs;
+/* Stores the pairs of the leaf whose keys are in the range, in the direction of the scan, and READs the key blocks of
+ * the leaf. If the caller wants few pairs (`most`), only the first ones are stored, which may be more than `most`.
+ * `range` is NULL if the caller wants all pairs. `hi` is the last position for which the entry of the leaf names it. */
 int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *prefix, unsigned hi,
-                       dolphin_pair *pairs, unsigned *count);
+                       const dolphin_range *range, unsigned most, dolphin_pairs *pairs);
+static inline bool dolphin_pair_is_long(dolphin_pair pair) {
+    return pair.order & DOLPHIN_ORDER_LONG;
+}
+/* Returns the key of a pair. The string is valid until the next call. */
+static inline far_bytes dolphin_pair_key(dolphin_pairs *pairs, unsigned i) {
+    dolphin_pair pair = pairs->pair[i];
+    if (dolphin_pair_is_long(pair))
+        return pairs->long_key[pair.slot];
+    uint64_t depth = pairs->depth, suffix = __builtin_bswap64(pair.order << 4);
+    memcpy(pairs->key + depth, &suffix, 8);
+    return (far_bytes){pairs->key, depth + (pair.order & DOLPHIN_INLINE_MAX)};
+}
 /* Returns the set of slots (one bit per slot) whose keys another leaf already owns, because a client failed after it
  * had replaced a part of this leaf. The key blocks of these slots must not be READ. */
 uint64_t dolphin_moved_slots(const dolphin_leaf *leaf, unsigned hi);
 /* Computes the smallest key with this prefix whose position is greater than `hi`, or the first key after the prefix.
- * Returns false if there is no such key. */
+ * Returns false if there is no such key. `key` may be the same memory as `prefix`. */
 bool dolphin_first_key_beyond(const uint8_t *prefix, unsigned depth, unsigned hi, uint8_t *key, size_t *length);
 
 /* check_suspects.c: objects that `check` found locked or frozen. They may be in use by a live client, so check reads
@@ -429,15 +478,11 @@ int dolphin_object_keys(far_task *task, far_index *index, unsigned type, const v
                         far_keys *keys);
 
 /* cache.c: the local cache of inner nodes. */
-#define DOLPHIN_CACHE_NEXT_MAX 8u
 /* The result of a cache lookup for a key. */
 typedef struct dolphin_cache_hit {
     uint64_t node;  /* entry word of the deepest cached node that covers the key */
     unsigned depth; /* depth of the node that `node` names */
     uint64_t entry; /* the entry of this node that owns the position of the key */
-    /* the entries of the node that follow `entry`, in the order of their lower bounds */
-    uint64_t next[DOLPHIN_CACHE_NEXT_MAX];
-    unsigned next_count;
 } dolphin_cache_hit;
 /* Sets *cache to NULL and returns 0 if the handle has no cache budget. */
 int dolphin_cache_new(far_index *index, dolphin_cache **cache);
@@ -445,6 +490,11 @@ void dolphin_cache_free(dolphin_cache *cache);
 size_t dolphin_cache_bytes(far_index *index);
 struct far_budget_cache *dolphin_cache_budget(const dolphin_cache *cache);
 bool dolphin_cache_probe(dolphin_cache *cache, far_bytes key, uint64_t epoch, dolphin_cache_hit *hit);
+/* Looks up the key, and stores up to `most` entries of the deepest cached node: first the one that owns the position of
+ * the key, then those that follow it in the order of their lower bounds, or that precede it with `backward`. Returns
+ * their number; 0 if the cache does not contain the key. */
+unsigned dolphin_cache_entries_from(dolphin_cache *cache, far_bytes key, uint64_t epoch, bool backward, unsigned most,
+                                    uint64_t entries[]);
 void dolphin_cache_insert(dolphin_cache *cache, far_bytes key, uint64_t epoch, const dolphin_node *node);
 void dolphin_cache_drop(dolphin_cache *cache, far_bytes key, uint64_t word);
 

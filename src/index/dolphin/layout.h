@@ -395,6 +395,18 @@ static inline bool dolphin_kword_is_block(uint64_t kword) {
 }
 
 
+/* Returns true if the slot is LIVE and the key is in the key word. */
+static inline bool dolphin_kword_is_live_inline(uint64_t kword) {
+    return kword >> 59 == DOLPHIN_SLOT_LIVE << 1;
+}
+
+
+/* Returns true if the slot is LIVE and the key is in a key block. */
+static inline bool dolphin_kword_is_live_block(uint64_t kword) {
+    return kword >> 59 == (DOLPHIN_SLOT_LIVE << 1 | 1);
+}
+
+
 /* Returns the key word for the suffix of the key that begins at `depth`, which must have at most 7 bytes. The state
  * field of the word is 0. Within one leaf the payloads, and then the lengths, compare in the order of the keys. */
 static inline uint64_t dolphin_inline_kword(far_bytes key, unsigned depth) {
@@ -414,6 +426,37 @@ static inline void dolphin_inline_bytes(uint64_t kword, uint8_t bytes[DOLPHIN_IN
 
 static inline unsigned dolphin_inline_position(uint64_t kword) {
     return dolphin_kword_length(kword) == 0 ? 0 : ((unsigned)(kword >> 48) & 0xff) + 1;
+}
+
+
+/* Order words. The order word of a key in a leaf contains the first 7 bytes of the suffix of the key in the bits 4 to
+ * 59, and the length of the suffix, at most 8, in the bits 0 to 3. Within one leaf the order words compare as the keys,
+ * except that two keys with suffixes of more than 7 bytes can have the same order word. */
+
+#define DOLPHIN_ORDER_LONG 8ull /* set if the suffix has more than 7 bytes, so the key is in a key block */
+
+
+/* Returns the order word of an inline key. */
+static inline uint64_t dolphin_kword_order(uint64_t kword) {
+    return (kword & DOLPHIN_PAYLOAD) << 4 | dolphin_kword_length(kword);
+}
+
+
+/* Returns the order word of any key in a leaf of this depth; 0 if the key is shorter than the prefix of the leaf. */
+static inline uint64_t dolphin_order_word(far_bytes key, unsigned depth) {
+    uint64_t bytes;
+    if (key.length <= depth)
+        return 0;
+    if (key.length - depth <= DOLPHIN_INLINE_MAX)
+        return dolphin_kword_order(dolphin_inline_kword(key, depth));
+    memcpy(&bytes, (const uint8_t *)key.data + depth, 8);
+    return __builtin_bswap64(bytes) >> 8 << 4 | DOLPHIN_ORDER_LONG;
+}
+
+
+/* Returns the greatest order word of the keys with positions up to `hi`. A position is the first byte plus 1. */
+static inline uint64_t dolphin_last_order_word(unsigned hi) {
+    return hi ? ((uint64_t)hi << 52) - 1 : 0;
 }
 
 
@@ -463,12 +506,17 @@ static inline uint64_t dolphin_key_sum(uint64_t kword) {
 }
 
 
+/* Returns the bytes of an inline key word beyond the suffix, which are all zero in a sound word. */
+static inline uint64_t dolphin_bytes_beyond_suffix(uint64_t kword) {
+    return kword << 8 << 8 * dolphin_kword_length(kword) % 64;
+}
+
+
 static inline bool dolphin_kword_is_sound(uint64_t kword) {
     unsigned length = dolphin_kword_length(kword);
     if (kword >> 60 > DOLPHIN_SLOT_DEAD || (kword >> 60 == DOLPHIN_SLOT_EMPTY && kword != 0))
         return false;
-    return length >= DOLPHIN_BLOCK ? dolphin_kword_block(kword) != 0
-                                   : (kword & DOLPHIN_PAYLOAD & ((1ull << (56 - 8 * length)) - 1)) == 0;
+    return length >= DOLPHIN_BLOCK ? dolphin_kword_block(kword) != 0 : dolphin_bytes_beyond_suffix(kword) == 0;
 }
 
 

@@ -1,49 +1,33 @@
-/* Extracts the LIVE pairs of a leaf with their whole keys. Scans, checks and usage counts use it. */
+/* Extracts the LIVE pairs of a leaf in the order of their keys. Scans, checks and usage counts use it.
+ *
+ * Most keys are compared by one word, the order word, which contains the first 7 bytes of the suffix of the key. Two
+ * keys in key blocks can have equal order words; only then are whole keys compared. */
 #include "base/error.h"
 #include "index/dolphin/dolphin.h"
 
 #include <stdlib.h>
 
+#define BUCKETS 64u
+#define FEW     8u /* up to this number of wanted pairs, a leaf is not sorted as a whole */
+
+/* The part of a leaf that the caller wants: the order words of the first and of the last key, and the slots to leave
+ * out. `range` is NULL if the caller wants all keys. */
+typedef struct selection {
+    uint64_t first, last, left_out;
+    const dolphin_range *range;
+} selection;
+
 
 bool dolphin_first_key_beyond(const uint8_t *prefix, unsigned depth, unsigned hi, uint8_t *key, size_t *length) {
     if (hi >= DOLPHIN_LAST_POSITION)
         return dolphin_first_key_after_prefix(prefix, depth, key, length);
-    memcpy(key, prefix, depth);
+    if (key != prefix)
+        memcpy(key, prefix, depth);
     /* The position is the byte value plus 1, so the first key with a greater position than `hi` has the byte value
      * `hi`. */
     key[depth] = (uint8_t)hi;
     *length = depth + 1;
     return true;
-}
-
-
-static int compare_pairs(const void *a, const void *b) {
-    const dolphin_pair *x = a, *y = b;
-    int order = far_bytes_compare(x->key, y->key);
-    return order ? order : (x->slot < y->slot) - (x->slot > y->slot);
-}
-
-
-/* Keeps one pair per key. One READ of a leaf may show a key LIVE in two slots if it was deleted and inserted again; the
- * pair in the higher slot is the later one. */
-static unsigned drop_older_duplicates(dolphin_pair *pairs, unsigned count) {
-    unsigned kept = 0;
-    for (unsigned i = 0; i < count; i++)
-        if (kept == 0 || far_bytes_compare(pairs[kept - 1].key, pairs[i].key) != 0)
-            pairs[kept++] = pairs[i];
-    return kept;
-}
-
-
-static int build_inline_key(dolphin_op *op, uint64_t kword, const uint8_t *prefix, unsigned depth, far_bytes *key) {
-    unsigned length = depth + dolphin_kword_length(kword);
-    uint8_t *bytes = far_scratch(op->t, depth + DOLPHIN_INLINE_MAX);
-    if (!bytes)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a key");
-    memcpy(bytes, prefix, depth);
-    dolphin_inline_bytes(kword, bytes + depth);
-    *key = (far_bytes){bytes, length};
-    return 0;
 }
 
 
@@ -67,40 +51,242 @@ uint64_t dolphin_moved_slots(const dolphin_leaf *leaf, unsigned hi) {
 }
 
 
-int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *prefix, unsigned hi,
-                       dolphin_pair *pairs, unsigned *count) {
-    const uint64_t *kwords = dolphin_kwords(leaf);
-    unsigned depth = dolphin_ident_depth(dolphin_ident(leaf)), found = 0, kept = 0;
-    uint64_t parted = dolphin_moved_slots(leaf, hi);
-    bool any = false, half = leaf_is_half_replaced(leaf, hi);
-    uint8_t *blocks[DOLPHIN_SLOTS_MAX];
-    int err = 0;
-    for (unsigned i = 0; i < op->st->slots; i++) {
-        if (dolphin_slot_state_of(kwords[i]) != DOLPHIN_SLOT_LIVE || (parted >> i & 1))
+/* Selects the keys of the leaf that are in the range and have positions up to `hi`. */
+static void select_keys(const dolphin_leaf *leaf, const dolphin_pairs *pairs, unsigned hi, const dolphin_range *range,
+                        selection *wanted) {
+    *wanted = (selection){.last = UINT64_MAX, .left_out = dolphin_moved_slots(leaf, hi), .range = range};
+    if (range)
+        dolphin_range_order_words(range, pairs->key, pairs->depth, &wanted->first, &wanted->last);
+    if (leaf_is_half_replaced(leaf, hi) && dolphin_last_order_word(hi) < wanted->last)
+        wanted->last = dolphin_last_order_word(hi);
+}
+
+
+/* Collects the selected pairs whose keys are in key words. Stores in *long_keys the slots whose keys are in key blocks,
+ * one bit per slot. */
+static int collect_inline_pairs(const dolphin_op *op, const selection *wanted, dolphin_pairs *pairs,
+                                uint64_t *long_keys) {
+    const uint64_t *kwords = dolphin_kwords(pairs->leaf), first = wanted->first, last = wanted->last;
+    dolphin_pair *next = pairs->pair;
+    uint64_t blocks = 0, unsound = 0;
+    for (unsigned i = 0, slots = op->st->slots; i < slots; i++) {
+        uint64_t kword = kwords[i], order = dolphin_kword_order(kword);
+        if (!dolphin_kword_is_live_inline(kword)) {
+            if (dolphin_kword_is_live_block(kword))
+                blocks |= 1ull << i;
             continue;
-        blocks[found] = NULL;
-        pairs[found] = (dolphin_pair){.kword = kwords[i], .vword = dolphin_vwords(op, leaf)[i], .slot = i};
-        if (!dolphin_kword_is_sound(kwords[i]))
-            err = dolphin_fail_corrupt(op->index, leaf->addr, "leaf");
-        else if (dolphin_kword_is_block(kwords[i]))
-            err = dolphin_batch_read_key(op, kwords[i], &blocks[found]);
-        else
-            err = build_inline_key(op, kwords[i], prefix, depth, &pairs[found].key);
+        }
+        if (order < first || order > last)
+            continue;
+        unsound |= dolphin_bytes_beyond_suffix(kword);
+        *next++ = (dolphin_pair){order, i};
+    }
+    pairs->count = (unsigned)(next - pairs->pair);
+    *long_keys = blocks & ~wanted->left_out;
+    return unsound ? dolphin_fail_corrupt(op->index, pairs->leaf->addr, "leaf") : 0;
+}
+
+
+/* READs the key blocks of these slots in one batch. */
+static int read_long_keys(dolphin_op *op, const dolphin_pairs *pairs, uint64_t slots, uint8_t *blocks[]) {
+    for (uint64_t left = slots; left; left &= left - 1) {
+        unsigned slot = (unsigned)__builtin_ctzll(left);
+        uint64_t kword = dolphin_kwords(pairs->leaf)[slot];
+        int err = dolphin_kword_is_sound(kword) ? dolphin_batch_read_key(op, kword, &blocks[slot])
+                                                : dolphin_fail_corrupt(op->index, pairs->leaf->addr, "leaf");
         if (err < 0) {
             far_discard_batch(op->t);
             return err;
         }
-        any |= blocks[found++] != NULL;
     }
-    if (any && (err = dolphin_wait(op)) < 0)
-        return err;
-    for (unsigned i = 0; i < found; i++) {
-        if (blocks[i] && (err = dolphin_decode_key(op, pairs[i].kword, blocks[i], &pairs[i].key)) < 0)
+    return dolphin_wait(op);
+}
+
+
+static bool key_has_prefix(far_bytes key, const dolphin_pairs *pairs) {
+    return key.length >= pairs->depth && memcmp(key.data, pairs->key, pairs->depth) == 0;
+}
+
+
+/* Adds the selected pairs among these slots, whose keys are in key blocks. A caller with a range gets only keys that
+ * have the prefix of the leaf. A check gets all keys, because it reports those that do not belong to the leaf. */
+static int collect_long_pairs(dolphin_op *op, const selection *wanted, dolphin_pairs *pairs, uint64_t slots) {
+    uint8_t *blocks[DOLPHIN_SLOTS_MAX];
+    int err = read_long_keys(op, pairs, slots, blocks);
+    for (; slots && err == 0; slots &= slots - 1) {
+        unsigned slot = (unsigned)__builtin_ctzll(slots);
+        far_bytes *key = &pairs->long_key[slot];
+        if ((err = dolphin_decode_key(op, dolphin_kwords(pairs->leaf)[slot], blocks[slot], key)) < 0)
             return err;
-        if (!half || dolphin_position(pairs[i].key, depth) <= hi)
-            pairs[kept++] = pairs[i];
+        if (wanted->range && !key_has_prefix(*key, pairs))
+            return dolphin_fail_corrupt(op->index, pairs->leaf->addr, "leaf");
+        uint64_t order = dolphin_order_word(*key, pairs->depth);
+        if (order <= wanted->last && (!wanted->range || dolphin_range_contains(wanted->range, *key)))
+            pairs->pair[pairs->count++] = (dolphin_pair){order | DOLPHIN_ORDER_LONG, slot};
     }
-    qsort(pairs, kept, sizeof(*pairs), compare_pairs);
-    *count = drop_older_duplicates(pairs, kept);
+    return err;
+}
+
+
+/* Replaces each count by the sum of the counts before it. Eight counts are added at once: the sum of all counts is at
+ * most 64, so no byte overflows. */
+static void sum_counts(uint64_t counts[BUCKETS / 8]) {
+    const uint64_t ones = 0x0101010101010101ull;
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < BUCKETS / 8; i++) {
+        uint64_t with_own = counts[i] * ones + sum * ones;
+        counts[i] = with_own - counts[i];
+        sum = with_own >> 56;
+    }
+}
+
+
+/* Distributes the pairs to buckets, which divide the interval from the smallest to the greatest order word, so that
+ * afterwards each pair is close to its place. Pairs of one bucket keep the order of their slots. */
+static void distribute_pairs(const dolphin_pair *from, unsigned count, dolphin_pair *to) {
+    uint64_t counts[BUCKETS / 8] = {0}, least = from[0].order, greatest = from[0].order;
+    uint8_t *next = (uint8_t *)counts;
+    for (unsigned i = 1; i < count; i++) {
+        least = from[i].order < least ? from[i].order : least;
+        greatest = from[i].order > greatest ? from[i].order : greatest;
+    }
+    unsigned top = 63 - (unsigned)__builtin_clzll((greatest - least) | 1), shift = top > 5 ? top - 5 : 0;
+    for (unsigned i = 0; i < count; i++)
+        next[(from[i].order - least) >> shift]++;
+    sum_counts(counts);
+    for (unsigned i = 0; i < count; i++)
+        to[next[(from[i].order - least) >> shift]++] = from[i];
+}
+
+
+/* Moves the pair before all pairs with greater order words. Returns true if a pair with the same order word precedes
+ * it. */
+static bool move_pair_down(dolphin_pair *pairs, unsigned at) {
+    dolphin_pair pair = pairs[at];
+    for (; at > 0 && pairs[at - 1].order > pair.order; at--)
+        pairs[at] = pairs[at - 1];
+    pairs[at] = pair;
+    return at > 0 && pairs[at - 1].order == pair.order;
+}
+
+
+/* Sorts the pairs by their order words, and pairs with equal words by their slots. Returns true if there are equal
+ * words. */
+static bool sort_by_order_words(dolphin_pairs *pairs) {
+    dolphin_pair from[DOLPHIN_SLOTS_MAX], *sorted = pairs->pair;
+    bool equal = false;
+    if (pairs->count > 4) {
+        memcpy(from, sorted, pairs->count * sizeof(from[0]));
+        distribute_pairs(from, pairs->count, sorted);
+    }
+    for (unsigned i = 1; i < pairs->count; i++)
+        if (sorted[i - 1].order >= sorted[i].order)
+            equal |= move_pair_down(sorted, i);
+    return equal;
+}
+
+
+typedef struct whole_pair { /* a pair with its whole key if the key is in a key block, else with an empty string */
+    far_bytes key;
+    dolphin_pair pair;
+} whole_pair;
+
+
+static int compare_whole_keys(const whole_pair *x, const whole_pair *y) {
+    if (x->pair.order != y->pair.order)
+        return x->pair.order < y->pair.order ? -1 : 1;
+    return far_bytes_compare(x->key, y->key);
+}
+
+
+static int compare_whole_pairs(const void *a, const void *b) {
+    const whole_pair *x = a, *y = b;
+    int order = compare_whole_keys(x, y);
+    return order ? order : (x->pair.slot < y->pair.slot) - (x->pair.slot > y->pair.slot);
+}
+
+
+/* Keeps one pair per key. One READ of a leaf may show a key LIVE in two slots if it was deleted and inserted again; the
+ * pair in the higher slot is the later one. */
+static unsigned drop_older_duplicates(const whole_pair *sorted, unsigned count, dolphin_pair *kept) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < count; i++)
+        if (i == 0 || compare_whole_keys(&sorted[i - 1], &sorted[i]) != 0)
+            kept[n++] = sorted[i].pair;
+    return n;
+}
+
+
+/* Sorts pairs, some of which have equal order words, by their whole keys. */
+static void sort_by_whole_keys(dolphin_pairs *pairs) {
+    whole_pair all[DOLPHIN_SLOTS_MAX];
+    for (unsigned i = 0; i < pairs->count; i++) {
+        dolphin_pair pair = pairs->pair[i];
+        all[i] = (whole_pair){.key = dolphin_pair_is_long(pair) ? pairs->long_key[pair.slot] : (far_bytes){"", 0},
+                              .pair = pair};
+    }
+    qsort(all, pairs->count, sizeof(all[0]), compare_whole_pairs);
+    pairs->count = drop_older_duplicates(all, pairs->count, pairs->pair);
+}
+
+
+/* Returns the order word of the pair that is the nth one in the direction of the scan. `n` is at most FEW. */
+static uint64_t find_nth_order_word(const dolphin_pairs *pairs, unsigned n, uint64_t direction) {
+    uint64_t nearest[FEW], word;
+    for (unsigned i = 0; i < n; i++)
+        nearest[i] = UINT64_MAX;
+    for (unsigned i = 0; i < pairs->count; i++)
+        if ((word = pairs->pair[i].order ^ direction) < nearest[n - 1]) {
+            unsigned at = n - 1;
+            for (; at > 0 && nearest[at - 1] > word; at--)
+                nearest[at] = nearest[at - 1];
+            nearest[at] = word;
+        }
+    return nearest[n - 1];
+}
+
+
+/* Keeps only the first `most` pairs in the direction of the scan, and all pairs with the same order word as the last of
+ * them. So a scan of few pairs does not sort the whole leaf. */
+static void keep_nearest_pairs(dolphin_pairs *pairs, bool backward, unsigned most) {
+    uint64_t direction = backward ? UINT64_MAX : 0, last = find_nth_order_word(pairs, most, direction);
+    unsigned kept = 0;
+    for (unsigned i = 0; i < pairs->count; i++)
+        if ((pairs->pair[i].order ^ direction) <= last)
+            pairs->pair[kept++] = pairs->pair[i];
+    pairs->whole = kept == pairs->count;
+    pairs->count = kept;
+}
+
+
+static void reverse_pairs(dolphin_pair *pairs, unsigned count) {
+    for (unsigned i = 0; i < count / 2; i++) {
+        dolphin_pair other = pairs[count - 1 - i];
+        pairs[count - 1 - i] = pairs[i];
+        pairs[i] = other;
+    }
+}
+
+
+int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *prefix, unsigned hi,
+                       const dolphin_range *range, unsigned most, dolphin_pairs *pairs) {
+    uint64_t long_keys = 0;
+    selection wanted;
+    pairs->leaf = leaf;
+    pairs->whole = true;
+    pairs->depth = dolphin_ident_depth(dolphin_ident(leaf));
+    memcpy(pairs->key, prefix, pairs->depth);
+    select_keys(leaf, pairs, hi, range, &wanted);
+    int err = collect_inline_pairs(op, &wanted, pairs, &long_keys);
+    if (err == 0 && long_keys)
+        err = collect_long_pairs(op, &wanted, pairs, long_keys);
+    if (err < 0)
+        return err;
+    if (range && most <= FEW && most < pairs->count)
+        keep_nearest_pairs(pairs, range->backward, most);
+    if (sort_by_order_words(pairs))
+        sort_by_whole_keys(pairs);
+    if (range && range->backward)
+        reverse_pairs(pairs->pair, pairs->count);
     return 0;
 }

@@ -1,15 +1,14 @@
-/* Scans. A cursor moves through the keys in ascending order. Each turn READs the leaf that covers the cursor, and in
- * the same batch the following leaves of the same node. The scan emits the pairs of each leaf that is authoritative for
- * the cursor, and moves the cursor to the first key after the interval of that leaf. So no key is skipped and no key is
- * emitted twice, even during structure changes. An interval is skipped as empty only if a proven node (one that was
- * linked when this operation READ it) has a NULL entry for the interval. */
+/* Scans, in ascending and in descending key order. A scan has a range of keys that it still has to visit (scan_range.c);
+ * the cursor is the bound of this range where the scan continues. Each turn READs the leaf that covers the cursor, and
+ * in the same batch the leaves of the same node that follow in the direction of the scan. The scan emits the pairs of
+ * each leaf that is authoritative for the cursor, and moves the cursor beyond the interval of that leaf. So no key is
+ * skipped and no key is emitted twice, even during structure changes. An interval is skipped as empty only if a proven
+ * node (one that was linked when this operation READ it) has a NULL entry for the interval. */
 #include "base/error.h"
 #include "index/dolphin/dolphin.h"
 #include "pool/epoch/epoch.h"
 
-#include <stdlib.h>
-
-#define BATCH_MAX  (1 + DOLPHIN_CACHE_NEXT_MAX)
+#define BATCH_MAX  8u /* greatest value of the option `scan_batch` */
 #define WANTED_MAX 65536u
 /* limit on the bytes of value blocks that are READ in one batch, so that a scan of large values does not need much
  * scratch memory */
@@ -18,124 +17,164 @@
 typedef struct cursor {
     dolphin_op op;
     far_scan_chunk *scan;
-    size_t pairs_wanted; /* number of pairs that the caller still wants */
-    bool finished;       /* no key is greater than or equal to the cursor */
-    size_t length;
-    uint8_t key[FAR_KEY_MAX + 8]; /* the cursor: the smallest key that was neither emitted nor skipped */
-    uint8_t next_key[FAR_KEY_MAX + 8];
+    unsigned pairs_wanted; /* number of pairs that the caller still wants */
+    dolphin_range range;
+    dolphin_pairs pairs; /* the pairs of the leaf that is being emitted */
 } cursor;
 
 
-static void move_cursor_beyond(cursor *c, unsigned depth, unsigned hi) {
-    size_t length;
-    if (!dolphin_first_key_beyond(c->key, depth, hi, c->next_key, &length)) {
-        c->finished = true;
-        return;
-    }
-    memcpy(c->key, c->next_key, length);
-    c->length = length;
+/* Returns the address of the value word of a pair in the image of its leaf. */
+static uint64_t *vword_of_pair(const cursor *c, unsigned i) {
+    return c->pairs.leaf->image + DOLPHIN_LEAF_HEADER / 8 + c->op.st->slots + c->pairs.pair[i].slot;
 }
 
 
-static bool cursor_is_beyond_bound(const cursor *c) {
-    return c->scan->bounded && far_bytes_compare((far_bytes){c->key, c->length}, c->scan->to) >= 0;
-}
-
-
-/* READs the values of the pairs, several in one batch, and emits the pairs. Returns 1 if the caller wants no more. */
-static int emit_pairs(cursor *c, const dolphin_leaf *leaf, const dolphin_pair *pairs, unsigned count) {
+/* READs value words again that were READ before the insert wrote them, or after a delete cleared them. Afterwards a
+ * word without a value means that the key was deleted. */
+static int reread_missing_values(cursor *c, unsigned from, unsigned to) {
     dolphin_op *op = &c->op;
-    uint8_t *blocks[DOLPHIN_SLOTS_MAX];
-    uint64_t words[DOLPHIN_SLOTS_MAX], again[DOLPHIN_SLOTS_MAX], missing = op->st->raw_values ? op->st->poison : 0;
-    int err = 0;
-    bool look = false;
-    for (unsigned i = 0; i < count; i++) {
-        words[i] = pairs[i].vword;
-        /* This value word was READ before the insert wrote it, or after a delete cleared it. It is READ again to
-         * distinguish the two cases. */
-        if (words[i] == missing) {
-            far_read(op->t, dolphin_vword_addr(leaf->addr, op->st->slots, pairs[i].slot), &again[i], 8);
-            look = true;
-        }
+    uint64_t missing = op->st->raw_values ? op->st->poison : 0, *vwords = vword_of_pair(c, 0) - c->pairs.pair[0].slot;
+    bool any = false;
+    for (unsigned i = from; i < to; i++) {
+        unsigned slot = (unsigned)c->pairs.pair[i].slot;
+        if (vwords[slot] != missing)
+            continue;
+        far_read(op->t, dolphin_vword_addr(c->pairs.leaf->addr, op->st->slots, slot), &vwords[slot], 8);
+        any = true;
     }
-    if (look && (err = dolphin_wait(op)) < 0)
-        return err;
-    for (unsigned i = 0; i < count; i++)
-        if (words[i] == missing)
-            words[i] = again[i];
-    for (unsigned from = 0, to; from < count && err == 0; from = to) {
-        uint64_t bytes = 0;
-        for (to = from; to < count && bytes < VALUE_BYTES && (to - from < c->pairs_wanted || to == from); to++) {
-            if ((err = dolphin_batch_read_value(op, words[to], &blocks[to])) < 0) {
-                far_discard_batch(op->t);
-                return err;
-            }
-            bytes += blocks[to] ? dolphin_value_block_bytes(words[to]) : 0;
-        }
-        if ((err = dolphin_wait(op)) < 0)
+    return any ? dolphin_wait(op) : 0;
+}
+
+
+/* READs the value blocks of pairs in one batch. Stores in *to the pair where the next batch begins, because the blocks
+ * may be too large for one batch. */
+static int read_value_blocks(cursor *c, unsigned from, unsigned *to, uint8_t *blocks[]) {
+    uint64_t bytes = 0;
+    unsigned i = from;
+    for (; i < *to && bytes < VALUE_BYTES; i++) {
+        uint64_t vword = *vword_of_pair(c, i);
+        int err = dolphin_batch_read_value(&c->op, vword, &blocks[i]);
+        if (err < 0) {
+            far_discard_batch(c->op.t);
             return err;
-        for (unsigned i = from; i < to && err == 0; i++) {
-            far_bytes value = {&words[i], 8};
-            if (!op->st->raw_values && words[i] == 0)
-                continue; /* the pair is not emitted, because its key was deleted meanwhile */
-            if (!op->st->raw_values && (err = dolphin_decode_value(op, pairs[i].key, words[i], blocks[i], &value)) < 0)
-                return err;
-            if ((err = far_scan_give(c->scan, pairs[i].key, value)) == 0 && --c->pairs_wanted == 0)
-                err = 1; /* the caller has all the pairs that it wants */
+        }
+        bytes += blocks[i] ? dolphin_value_block_bytes(vword) : 0;
+    }
+    *to = i;
+    return bytes ? dolphin_wait(&c->op) : 0;
+}
+
+
+/* Emits pairs whose values are in blocks or have variable length. Stores in *to the pair where the next call continues.
+ * Returns 1 if the caller of the scan wants no more. */
+static int emit_decoded_values(cursor *c, unsigned from, unsigned *to) {
+    uint8_t *blocks[DOLPHIN_SLOTS_MAX];
+    int err = reread_missing_values(c, from, *to);
+    if (err == 0)
+        err = read_value_blocks(c, from, to, blocks);
+    for (unsigned i = from; i < *to && err == 0; i++) {
+        uint64_t vword = *vword_of_pair(c, i);
+        far_bytes key = dolphin_pair_key(&c->pairs, i), value = {&vword, 8};
+        if (vword == 0)
+            continue; /* the pair is not emitted, because its key was deleted meanwhile */
+        if ((err = dolphin_decode_value(&c->op, key, vword, blocks[i], &value)) == 0) {
+            err = far_scan_add(c->scan, key, value);
+            c->pairs_wanted--;
         }
     }
     return err;
 }
 
 
-/* Emits the pairs of a leaf from the cursor up to position hi, and moves the cursor beyond hi. Returns 1 if the caller
- * wants no more. */
+/* Emits pairs with value_size=8, whose values are the value words. */
+static int emit_raw_values(cursor *c, unsigned from, unsigned to) {
+    far_scan_chunk *scan = c->scan;
+    const uint64_t poison = c->op.st->poison, *vwords = dolphin_vwords(&c->op, c->pairs.leaf);
+    bool again = false;
+    int err = 0;
+    c->pairs_wanted -= to - from;
+    for (unsigned i = from; i < to && err == 0; i++) {
+        const uint64_t *vword = &vwords[c->pairs.pair[i].slot];
+        if (*vword == poison && !again) {
+            if ((err = reread_missing_values(c, i, to)) < 0)
+                return err;
+            again = true;
+        }
+        err = far_scan_add(scan, dolphin_pair_key(&c->pairs, i), (far_bytes){vword, 8});
+    }
+    return err;
+}
+
+
+/* Emits the collected pairs. Returns 1 if the caller wants no more. */
+static int emit_pairs(cursor *c) {
+    int err = 0;
+    for (unsigned from = 0, to; from < c->pairs.count && err == 0; from = to) {
+        unsigned left = c->pairs.count - from;
+        to = from + (left < c->pairs_wanted ? left : c->pairs_wanted);
+        err = c->op.st->raw_values ? emit_raw_values(c, from, to) : emit_decoded_values(c, from, &to);
+    }
+    return err;
+}
+
+
+/* Emits the pairs of a leaf that are in the range and have positions up to `hi`, and moves the cursor beyond them.
+ * Returns 1 if the caller wants no more. */
 static int emit_leaf(cursor *c, const dolphin_leaf *leaf, unsigned hi) {
-    dolphin_op *op = &c->op;
-    dolphin_pair *pairs = far_scratch(op->t, op->st->slots * sizeof(*pairs));
-    unsigned count, first = 0, depth = dolphin_ident_depth(dolphin_ident(leaf));
-    if (!pairs)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
-    int err = dolphin_read_pairs(op, leaf, c->key, hi, pairs, &count);
-    if (err < 0)
+    uint64_t ident = dolphin_ident(leaf);
+    const uint8_t *prefix = dolphin_range_cursor(&c->range).data;
+    int err = dolphin_read_pairs(&c->op, leaf, prefix, hi, &c->range, c->pairs_wanted, &c->pairs);
+    if (err != 0 || (err = emit_pairs(c)) != 0)
         return err;
-    while (first < count && far_bytes_compare(pairs[first].key, (far_bytes){c->key, c->length}) < 0)
-        first++;
-    if ((err = emit_pairs(c, leaf, pairs + first, count - first)) != 0)
-        return err;
-    move_cursor_beyond(c, depth, hi);
+    if (c->pairs.whole)
+        dolphin_range_leave_interval(&c->range, dolphin_ident_depth(ident), dolphin_ident_lo(ident), hi);
+    else
+        dolphin_range_leave_key(&c->range, dolphin_pair_key(&c->pairs, c->pairs.count - 1));
     return 0;
 }
 
 
-/* Stores the entry of the location and the following leaf entries of the same node, as many as the scan will probably
- * need. */
+/* Returns the entry of the node that comes after this one in the direction of the scan, or 0. */
+static uint64_t next_entry(const cursor *c, const dolphin_node *node, uint64_t entry) {
+    unsigned lb = dolphin_entry_lb(entry), next = c->range.backward ? lb - 1 : dolphin_next_lb(node, lb);
+    int at = next < DOLPHIN_POSITIONS ? dolphin_find_entry(node, next) : -1;
+    return at < 0 ? 0 : node->entries[at];
+}
+
+
+/* Stores the entry of the location and the entries that come after it in the same node. Returns their number. */
+static unsigned list_entries(cursor *c, const dolphin_location *location, unsigned most, uint64_t entries[]) {
+    unsigned count = 1;
+    entries[0] = location->entry;
+    if (most == 1 || location->depth == 0) /* each leaf below the root has its own entry of the root */
+        return 1;
+    if (!location->node_is_fresh) {
+        count = dolphin_cache_entries_from(c->op.st->cache, c->op.key, far_epoch(c->op.t), c->range.backward, most,
+                                           entries);
+        if (count && entries[0] == location->entry)
+            return count;
+        entries[0] = location->entry; /* another task has changed the cached node meanwhile */
+        return 1;
+    }
+    while (count < most && (entries[count] = next_entry(c, &location->node, entries[count - 1])) != 0)
+        count++;
+    return count;
+}
+
+
+/* Stores the entry of the location and the leaf entries that come after it in the same node, as many as the scan will
+ * probably need. */
 static unsigned choose_leaves(cursor *c, const dolphin_location *location, uint64_t entries[BATCH_MAX]) {
     dolphin_op *op = &c->op;
-    /* On average, half of the first leaf is before the cursor. */
-    size_t usual = op->st->slots * 7 / 10 + 1, wanted = (c->pairs_wanted + usual / 2) / usual + 1;
-    unsigned most = wanted < op->st->scan_batch ? (unsigned)wanted : op->st->scan_batch, count = 1;
-    dolphin_cache_hit hit = {0};
-    entries[0] = location->entry;
-    if (location->depth == 0)
-        return 1; /* each leaf below the root has its own entry of the root, which was not READ */
-    if (location->node_is_fresh) {
-        unsigned lb = dolphin_entry_lb(location->entry);
-        while (count < most && (lb = dolphin_next_lb(&location->node, lb)) < DOLPHIN_POSITIONS)
-            entries[count++] = location->node.entries[dolphin_find_entry(&location->node, lb)];
-    } else if (dolphin_cache_probe(op->st->cache, op->key, far_epoch(op->t), &hit) && hit.entry == location->entry)
-        for (; count < most && count - 1 < hit.next_count; count++)
-            entries[count] = hit.next[count - 1];
-    for (unsigned i = 1; i < count; i++) {
-        unsigned lb = dolphin_entry_lb(entries[i]);
-        far_bytes low = {c->next_key, location->depth + 1u};
-        memcpy(c->next_key, c->key, location->depth);
-        c->next_key[location->depth] = (uint8_t)(lb - 1);
-        if (dolphin_entry_kind(entries[i]) != DOLPHIN_KIND_LEAF || lb == 0 ||
-            (c->scan->bounded && far_bytes_compare(low, c->scan->to) >= 0))
-            return i;
-    }
-    return count;
+    /* On average, half of the first leaf is outside of the range. */
+    unsigned usual = op->st->slots * 7 / 10 + 1, wanted = (c->pairs_wanted + usual / 2) / usual + 1;
+    unsigned most = wanted < op->st->scan_batch ? wanted : op->st->scan_batch;
+    unsigned count = list_entries(c, location, most, entries), chosen = 1;
+    unsigned end = count > 1 ? dolphin_range_end_position(&c->range, location->depth) : 0;
+    for (; chosen < count && dolphin_entry_kind(entries[chosen]) == DOLPHIN_KIND_LEAF; chosen++)
+        if (c->range.backward ? dolphin_entry_lb(entries[chosen - 1]) <= end : dolphin_entry_lb(entries[chosen]) > end)
+            break; /* the leaf has no key in the range */
+    return chosen;
 }
 
 
@@ -147,30 +186,33 @@ static unsigned last_position_of_entry(const dolphin_node *node, uint64_t entry,
 }
 
 
+/* Returns the NULL entry of this position, or 0 if another entry owns the position. */
+static uint64_t find_null(const dolphin_node *node, unsigned position) {
+    int at = position < DOLPHIN_POSITIONS ? dolphin_find_entry(node, position) : -1;
+    uint64_t entry = at < 0 ? 0 : node->entries[at];
+    return dolphin_entry_kind(entry) == DOLPHIN_KIND_NULL && dolphin_entry_may_cover(entry, position) ? entry : 0;
+}
+
+
 /* Moves the cursor beyond all adjacent NULL intervals. */
 static void skip_nulls(cursor *c, const dolphin_location *location) {
-    uint64_t entry = location->entry;
-    unsigned hi = last_position_of_entry(&location->node, entry, dolphin_entry_hi(entry));
-    while (hi < DOLPHIN_LAST_POSITION) {
-        entry = location->node.entries[dolphin_find_entry(&location->node, hi + 1)];
-        if (dolphin_entry_kind(entry) != DOLPHIN_KIND_NULL || !dolphin_entry_may_cover(entry, hi + 1))
-            break;
-        hi = last_position_of_entry(&location->node, entry, dolphin_entry_hi(entry));
+    const dolphin_node *node = &location->node;
+    unsigned lo = DOLPHIN_LAST_POSITION, hi = 0;
+    for (uint64_t entry = location->entry; entry != 0; entry = find_null(node, c->range.backward ? lo - 1 : hi + 1)) {
+        lo = dolphin_entry_lb(entry);
+        hi = last_position_of_entry(node, entry, dolphin_entry_hi(entry));
     }
-    move_cursor_beyond(c, location->depth, hi);
+    dolphin_range_leave_interval(&c->range, location->depth, lo, hi);
 }
 
 
 /* Called when the entry names a node with another prefix than the cursor. The keys of that node are all greater than
- * the cursor or all smaller. Moves the cursor to the first of these keys, or skips the node. */
+ * the cursor or all smaller. Moves the cursor to the first of these keys in the direction of the scan, or skips the
+ * node. */
 static void skip_divergent_node(cursor *c, const dolphin_location *location) {
     far_bytes prefix = {dolphin_node_prefix(&location->child), location->child.depth};
-    if (far_bytes_compare((far_bytes){c->key, c->length}, prefix) > 0) {
-        move_cursor_beyond(c, location->depth, location->position);
-        return;
-    }
-    memcpy(c->key, prefix.data, prefix.length);
-    c->length = prefix.length;
+    if (!dolphin_range_enter_prefix(&c->range, prefix))
+        dolphin_range_leave_interval(&c->range, location->depth, location->position, location->position);
 }
 
 
@@ -178,6 +220,18 @@ static void skip_divergent_node(cursor *c, const dolphin_location *location) {
 static unsigned last_position_of_frozen(const dolphin_location *location, const dolphin_leaf *frozen_leaf) {
     unsigned hi = dolphin_ident_hi(dolphin_ident(frozen_leaf));
     return location->depth ? last_position_of_entry(&location->node, location->entry, hi) : hi;
+}
+
+
+static int read_leaves(dolphin_op *op, const uint64_t entries[], unsigned count, dolphin_leaf leaves[]) {
+    for (unsigned i = 0; i < count; i++) {
+        int err = dolphin_batch_read_leaf(op, entries[i], &leaves[i]);
+        if (err < 0) {
+            far_discard_batch(op->t);
+            return err;
+        }
+    }
+    return dolphin_wait(op);
 }
 
 
@@ -189,17 +243,10 @@ static int read_and_emit_leaves(cursor *c, const dolphin_location *location, dol
     uint64_t entries[BATCH_MAX];
     dolphin_leaf leaves[BATCH_MAX];
     unsigned count = choose_leaves(c, location, entries);
-    for (unsigned i = 0; i < count; i++) {
-        int err = dolphin_batch_read_leaf(op, entries[i], &leaves[i]);
-        if (err < 0) {
-            far_discard_batch(op->t);
-            return err;
-        }
-    }
-    int err = dolphin_wait(op);
+    int err = read_leaves(op, entries, count, leaves);
     far_point(op->t, "dolphin:scan_read");
-    for (unsigned i = 0; i < count && err == 0 && !c->finished && !cursor_is_beyond_bound(c); i++) {
-        op->key = (far_bytes){c->key, c->length};
+    for (unsigned i = 0; i < count && err == 0 && !c->range.empty; i++) {
+        op->key = dolphin_range_cursor(&c->range);
         int why = dolphin_classify_leaf(op, &leaves[i]);
         if (why == 0)
             err = emit_leaf(c, &leaves[i], dolphin_ident_hi(dolphin_ident(&leaves[i])));
@@ -215,29 +262,18 @@ static int read_and_emit_leaves(cursor *c, const dolphin_location *location, dol
 }
 
 
-int dolphin_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
-    cursor *c = far_scratch(t, sizeof(*c));
-    if (!c)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
-    c->scan = scan;
-    c->finished = false;
-    c->pairs_wanted = (scan->wanted < WANTED_MAX ? scan->wanted : WANTED_MAX) + (scan->after ? 1 : 0);
-    c->length = scan->from.length ? scan->from.length : 1;
-    c->key[0] = 0;
-    if (scan->from.length)
-        memcpy(c->key, scan->from.data, scan->from.length);
-    dolphin_begin_op(&c->op, t, index, (far_bytes){c->key, c->length});
-    c->op.reads_whole_root = true;
+/* Visits the whole range. Returns 0, 1 if the caller wants no more pairs, or an error. */
+static int visit_range(cursor *c) {
     dolphin_leaf frozen_leaf = {0};
     bool fresh = false;
     int err = 0;
-    far_scratch_mark here = far_scratch_here(t);
-    while (err == 0 && !c->finished && !cursor_is_beyond_bound(c)) {
+    far_scratch_mark here = far_scratch_here(c->op.t);
+    while (err == 0 && !c->range.empty) {
         dolphin_location location;
         unsigned attempts = c->op.attempt;
         if (!frozen_leaf.entry)
-            far_scratch_back(t, here);
-        c->op.key = (far_bytes){c->key, c->length};
+            far_scratch_back(c->op.t, here);
+        c->op.key = dolphin_range_cursor(&c->range);
         if ((err = dolphin_locate(&c->op, fresh, &location)) < 0)
             return err;
         bool again = fresh;
@@ -262,6 +298,20 @@ int dolphin_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
             }
         }
     }
+    return err;
+}
+
+
+int dolphin_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
+    cursor *c = far_scratch(t, sizeof(*c));
+    if (!c)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
+    c->scan = scan;
+    c->pairs_wanted = scan->wanted < WANTED_MAX ? (unsigned)scan->wanted : WANTED_MAX;
+    dolphin_range_of_chunk(scan, &c->range);
+    dolphin_begin_op(&c->op, t, index, dolphin_range_cursor(&c->range));
+    c->op.reads_whole_root = true;
+    int err = visit_range(c);
     scan->end = err == 0;
     return err < 0 ? err : 0;
 }

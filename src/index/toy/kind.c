@@ -121,6 +121,7 @@ static const char *const faults[] = {
     [TOY_DROPPED_WRITE] = "dropped_write",
     [TOY_UNORDERED] = "unordered",
     [TOY_STALE_CACHE] = "stale_cache",
+    [TOY_BACKWARD_GAP] = "backward_gap",
     NULL,
 };
 

@@ -81,9 +81,10 @@ int toy_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
                             slots - first < SLOTS_AT_ONCE ? (unsigned)(slots - first) : SLOTS_AT_ONCE, &f);
     if (err >= 0 && f.count)
         qsort(f.pairs, f.count, sizeof(f.pairs[0]), scan->backward ? compare_pairs_descending : compare_pairs);
-    size_t given = 0;
-    while (err == 0 && given < f.count && (err = far_scan_give(scan, f.pairs[given].key, f.pairs[given].value)) == 0)
-        given++;
+    bool has_gap = scan->backward && toy_state_of(index)->fault == TOY_BACKWARD_GAP;
+    for (size_t i = 0; err == 0 && i < f.count; i++)
+        if (i != 1 || !has_gap)
+            err = far_scan_give(scan, f.pairs[i].key, f.pairs[i].value);
     scan->end = err == 0;
     free(f.pairs);
     return err < 0 ? err : 0;

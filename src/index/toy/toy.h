@@ -17,6 +17,7 @@ typedef enum toy_fault {
     TOY_DROPPED_WRITE,  /* reports success although the CAS failed */
     TOY_UNORDERED,      /* puts the WRITE of a bucket and the CAS of its slot on another memory node into one batch */
     TOY_STALE_CACHE,    /* caches slot words and never READs them again */
+    TOY_BACKWARD_GAP,   /* leaves out the second pair of each backward chunk */
 } toy_fault;
 
 typedef struct toy_state { /* local state of an open index in one handle */

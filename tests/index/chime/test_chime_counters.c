@@ -252,32 +252,30 @@ TEST(memory_meets_the_bars) {
 
 TEST(nodes_are_spread_over_the_memory_nodes) {
     tree tr;
+    enum { STEPS = 1 << 16 }; /* a leaf has about 1/1000 of the keys, so every leaf contains some of the steps */
     unsigned nodes[8] = {0}, leaves = 0, beside = 0;
     far_pool_usage usage;
     open_tree(&tr, NODES8, FIXED ",speculation=off", CACHE);
     insert_some(&tr, 0, 40000);
-    /* Traverses the tree from the root through the cache, and counts the nodes on each memory node. */
+    /* Finds the leaves from left to right through the cache, and counts the leaves on each memory node. */
     chime_state *st = chime_state_of(tr.index);
     uint64_t root = atomic_load_explicit(&st->root, memory_order_relaxed);
-    chime_ptr level[3][2048];
-    unsigned count[3] = {1, 0, 0}, height = chime_ptr_low(root);
-    assert_int_equal(height, 2);
+    chime_ptr before = 0;
+    assert_int_equal(chime_ptr_low(root), 2);
     assert_int_equal(far_pool_stat(tr.session, &usage), 0);
-    level[0][0] = chime_ptr_without_low(root);
-    chime_key first;
-    chime_key_make(st, (far_bytes){"\0\0\0\0\0\0\0", 8}, &first);
-    for (unsigned l = 0; l < 2; l++)
-        for (unsigned i = 0; i < count[l]; i++) {
-            unsigned more = chime_cache_children(st->cache, st, level[l][i], &first, NULL, usage.epoch, 63,
-                                                 level[l + 1] + count[l + 1]);
-            if (l == 0)
-                assert_true(more > 2);
-            count[l + 1] += more;
-        }
-    for (unsigned i = 0; i < count[2]; i++, leaves++) {
-        unsigned node = far_addr_node(chime_ptr_addr(level[2][i]));
+    for (uint64_t step = 0; step < STEPS; step++) {
+        chime_key key = {.first = step * (UINT64_MAX / STEPS)};
+        chime_route r = {.next = chime_ptr_without_low(root), .level = 3};
+        while ((r.level > 1 || r.right) && chime_cache_route(st->cache, st, r.next, &key, usage.epoch, &r))
+            ;
+        assert_true(r.level == 1 && !r.right);
+        if (r.next == before)
+            continue;
+        unsigned node = far_addr_node(chime_ptr_addr(r.next));
         nodes[node]++;
-        beside += i > 0 && node == far_addr_node(chime_ptr_addr(level[2][i - 1]));
+        beside += before && node == far_addr_node(chime_ptr_addr(before));
+        before = r.next;
+        leaves++;
     }
     unsigned largest = 0;
     for (unsigned i = 0; i < 8; i++)

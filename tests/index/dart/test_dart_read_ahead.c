@@ -191,9 +191,20 @@ static int keep_and_find_task(far_task *t, void *arg) {
     for (unsigned i = 0; i < CHILDREN; i++)
         words[i] = dart_word(i, i % 3, DART_N4 + i % 4, (17 << 20) + 64 * i);
     dart_scan_cache_put(t, index, &node, words, CHILDREN);
-    dart_read_ahead *all = dart_read_ahead_new(t, index, 1000), *some = dart_read_ahead_new(t, index, 1000);
+    dart_read_ahead *all = dart_read_ahead_new(t, index, 1000, false),
+                    *some = dart_read_ahead_new(t, index, 1000, false),
+                    *back = dart_read_ahead_new(t, index, 1000, true),
+                    *some_back = dart_read_ahead_new(t, index, 1000, true);
     dart_read_ahead_collect(t, index, all, &node, NULL, NULL);
     dart_read_ahead_collect(t, index, some, &node, &from, &to);
+    dart_read_ahead_collect(t, index, back, &node, NULL, NULL);
+    dart_read_ahead_collect(t, index, some_back, &node, &from, &to);
+    assert_int_equal(back->count, CHILDREN);
+    for (unsigned i = 0; i < CHILDREN; i++)
+        assert_memory_equal(&back->nodes[i].node, &all->nodes[CHILDREN - 1 - i].node, sizeof(dart_node));
+    assert_int_equal(some_back->count, 3);
+    assert_memory_equal(&some_back->nodes[0].node, &some->nodes[2].node, sizeof(dart_node));
+    assert_true(all->last_rank == dart_symbol_rank(CHILDREN - 1) && back->last_rank == dart_symbol_rank(0));
     assert_int_equal(all->count, CHILDREN);
     assert_int_equal(some->count, 3);
     for (unsigned i = 0; i < CHILDREN; i++) {

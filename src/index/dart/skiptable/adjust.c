@@ -294,19 +294,22 @@ static int fill_some(far_task *t, far_index *index, filling *fill) {
     dart_adjust *a = &dart_est_of(index)->adjust;
     far_scratch_mark mark = far_scratch_here(t);
     unsigned most = (dart_of(index)->walk_slice + 1) / 2;
-    dart_traversal traversal = {.from = {a->cursor, a->cursor_length},
+    dart_traversal traversal = {.range.from = {a->cursor, a->cursor_length},
                                 .reads = DART_READ_SLOTS,
                                 .wanted = most,
                                 .visit_node = fill_node,
                                 .ctx = fill};
-    dart_item leaf;
+    const dart_item *leaf;
     int more = 1;
     for (unsigned i = 0; i < most && more == 1; i++) {
         more = dart_traversal_next(t, index, &traversal, &leaf);
         a->leaves += more == 1;
     }
-    if (more == 1 && (more = traversal.frontier != NULL))
-        a->cursor_length = dart_item_first_key(traversal.frontier, a->cursor);
+    if (more == 1) {
+        size_t length = 0;
+        if ((more = dart_traversal_next_key(&traversal, a->cursor, &length)))
+            a->cursor_length = length;
+    }
     far_scratch_back(t, mark);
     return more;
 }
