@@ -176,7 +176,7 @@ static bool is_absorbed(chime_ptr p) {
 
 
 /* Race S4. B has cached the root, which names an inner node of level 1; A merges this inner node into its left
- * neighbour. Proves that B's scan continues in the leaves. Fails if list_leaves (scan.c) takes the node that absorbed
+ * neighbour. Proves that B's scan continues in the leaves. Fails if chime_scan (scan.c) takes the node that absorbed
  * the parent for a leaf. */
 TEST(a_scan_finds_its_parent_absorbed) {
     const unsigned count = 400;
