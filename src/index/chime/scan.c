@@ -201,7 +201,7 @@ static int scan_from_leaf(scan_state *p, chime_node *n, chime_node **done) {
             return err;
         chime_ptr from = (*done)->ptr, next = chime_h1_sibling(chime_tail(op->st, (*done)->w)[CHIME_TAIL_H1]);
         if ((err = chime_move_right(op, 0, from, next, &moves)) != CHIME_RIGHT)
-            return err < 0 ? err : CHIME_STALE + 1;
+            return err < 0 ? err : note_stale_leaf(p, from);
         if ((err = read_right_sibling(p, *done)) != 0)
             return err;
         *done = &p->extra;

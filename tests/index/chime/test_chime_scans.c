@@ -78,7 +78,7 @@ static unsigned split_leaf_of(stage_actor *by, unsigned n, unsigned splits) {
  * below the left part, and the keys of the right parts would be missing. */
 TEST(a_scan_returns_the_right_parts_of_a_split) {
     static const char *const fabrics[] = {ONE, ONE ",atomic_bytes=8"};
-    for (unsigned i = 0; i < 12; i++) {
+    for (unsigned i = 0; i < 28; i++) {
         unsigned splits = i / 4 + 1;
         open_chime(SMALL, fabrics[i % 2]);
         insert_keys(a, 40);
