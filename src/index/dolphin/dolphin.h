@@ -425,7 +425,7 @@ typedef struct dolphin_pairs {
     uint8_t key[FAR_KEY_MAX + 8];          /* the prefix of the leaf, then space for the suffix of an inline key */
 } dolphin_pairs;
 /* Stores the pairs of the leaf whose keys are in the range, in the direction of the scan, and READs the key blocks of
- * the leaf. If the caller wants few pairs (`most`), only the first ones are stored, which may be more than `most`.
+ * the leaf. If `most` is 1, only the first pair is stored, or several pairs that begin alike.
  * `range` is NULL if the caller wants all pairs. `hi` is the last position for which the entry of the leaf names it. */
 int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *prefix, unsigned hi,
                        const dolphin_range *range, unsigned most, dolphin_pairs *pairs);

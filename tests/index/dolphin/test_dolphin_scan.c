@@ -233,6 +233,33 @@ TEST_OF_BOTH_INSERTS(scan_copies_values_before_keys) {
 }
 
 
+/* A scan of one pair. B's READ of the leaf copies the key words. A deletes the key that is nearest to B's cursor. Then
+ * B's READ copies the value words. B must pass the deleted key and return the next key of the same leaf. Fails if
+ * emit_leaf (scan.c) leaves the whole interval of the leaf, although dolphin_read_pairs has returned only one pair. */
+TEST_OF_BOTH_INSERTS(scan_of_one_pair_passes_a_deleted_key) {
+    for (unsigned backward = 0; backward < 2; backward++) {
+        open_stage("leaf_slots=4,hints=off", "atomic_bytes=8");
+        put_all(a, "na nb nc");
+        far_addr leaf = dolphin_entry_addr(leaf_entry("na", 0));
+        b->limit = 1;
+        b->to = "o";
+        if (backward)
+            start_backward_scan(b, "n");
+        else
+            stage_start(b, FAR_OP_SCAN, "n", NULL);
+        far_sim_hold *hold = stage_hold(b, (far_sim_match){.kind = FAR_SIM_READ, .from = leaf, .to = leaf + 128});
+        static const uint32_t header_and_keys[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+        assert_int_equal(far_sim_release_units(hold, header_and_keys, 12), 0);
+        stage_delete(a, backward ? "nc" : "na");
+        far_sim_release(hold);
+        stage_finish(b);
+        assert_int_equal(b->result, 1);
+        assert_string_equal(b->keys[0], "nb");
+        stage_close(&s);
+    }
+}
+
+
 static far_op gets[2];
 static char got[2][32];
 
