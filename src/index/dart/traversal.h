@@ -63,7 +63,7 @@ bool dart_traversal_next_key(dart_traversal *traversal, uint8_t *place, size_t *
 
 /* True if the lengths in a leaf's header are consistent with each other and with the slot word that names the leaf. */
 static inline bool dart_leaf_is_sound(const far_index *index, uint64_t word, uint64_t header) {
-    unsigned code = dart_word_len(word);
+    unsigned code = dart_leaf_code(word);
     return code != 0 && dart_leaf_klen(header) <= dart_of(index)->max_key && dart_leaf_vlen(header) <= FAR_VALUE_MAX &&
            dart_leaf_used(header) <= dart_leaf_bytes(code, header);
 }
