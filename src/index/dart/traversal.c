@@ -18,10 +18,10 @@
 #define AHEAD_WALK 128u
 /* maximal number of children that are taken from a node together if objects are read one by one, so that their cache
  * misses overlap */
-#define PREFETCHED 4u
-#define SMALL_NODE 8u /* all children of a node with at most this many slots become entries of the frontier at once */
+#define PREFETCHED  4u
+#define SMALL_NODE  8u /* all children of a node with at most this many slots become entries of the frontier at once */
 #define LEAF_MEMORY 512u /* bytes of the memory that small leaves share */
-#define ROOT_SLOTS 16u /* number of slots of the root that are read together if objects are read one by one */
+#define ROOT_SLOTS  16u  /* number of slots of the root that are read together if objects are read one by one */
 
 
 static int fail_no_memory(void) {
@@ -161,8 +161,7 @@ static inline dart_node item_child(const dart_item *item) {
 }
 
 
-/* Stores in the scan cache which inner children a scan has seen in a node. */
-static __attribute__((noinline)) void remember_children(far_task *t, const far_index *index, const dart_view *view) {
+void dart_traversal_remember(far_task *t, const far_index *index, const dart_view *view) {
     uint64_t words[DART_RANKS];
     unsigned count = dart_inner_children(view, words);
     dart_scan_cache_put(t, index, &view->node, words, count);
@@ -192,7 +191,7 @@ static inline int open_node(far_task *t, far_index *index, dart_traversal *trave
     if (err < 0)
         return err;
     if (traversal->reads == DART_READ_LEAVES && !traversal->one_by_one)
-        remember_children(t, index, view);
+        dart_traversal_remember(t, index, view);
     dart_clip clip = {0, DART_RANKS, DART_NO_RANK, DART_NO_RANK};
     if (item->contains_from || item->contains_to)
         clip = dart_clip_children(view->header, item->range, item->contains_from, item->contains_to);
@@ -402,9 +401,9 @@ static int plan_round(far_task *t, far_index *index, dart_traversal *traversal, 
     r->count = r->nodes = 0;
     r->sum = r->children = 0;
     r->unread = NULL;
-    for (dart_item **at = &traversal->frontier; err >= 0 && !r->unread && r->children < ahead &&
-                                                r->nodes < NODES_AT_ONCE && r->count < ITEMS_AT_ONCE &&
-                                                r->sum < BYTES_AT_ONCE;
+    for (dart_item **at = &traversal->frontier;
+         err >= 0 && !r->unread && r->children < ahead && r->nodes < NODES_AT_ONCE && r->count < ITEMS_AT_ONCE &&
+         r->sum < BYTES_AT_ONCE;
          at = &(*at)->next) {
         if ((more = settle_entry(t, index, traversal, at)) <= 0)
             return more;

@@ -83,6 +83,8 @@ int dart_traversal_leave_start_node(far_task *t, dart_traversal *traversal);
 /* Puts the children of a node that was read into an empty place of the frontier. */
 dart_item *dart_traversal_add_rest(far_task *t, dart_traversal *traversal, dart_item **at, const dart_view *view,
                                    const dart_range *range, dart_clip clip);
+/* Stores in the scan cache which inner children a scan in batches has seen in a node. */
+void dart_traversal_remember(far_task *t, const far_index *index, const dart_view *view);
 /* Returns the number of leaves for which nodes are read ahead. */
 size_t dart_read_ahead_goal(const dart_traversal *traversal);
 
