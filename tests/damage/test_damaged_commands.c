@@ -324,6 +324,25 @@ TEST(a_repair_reports_remaining_problems) {
 }
 
 
+/* Another client has the pool open, so the damage stays. The last line says that a repair is possible without that
+ * client. Fails if print_check (manage.c) ignores `refused`. */
+TEST(a_refused_repair_says_what_to_do) {
+    static scene s;
+    far_pool *other;
+    scene_make(&s, "dart", "", false, 1);
+    trial t = {.scene = &s};
+    rig_restore_pool(s.image);
+    assert_int_equal(far_pool_open(RIG_URI, &rig_options, &other), 0);
+    damage_word(&t.damage, FAR_SUPER_NEXT_UID, 0);
+    assert_command_prints(&t, "check --repair", CLI_NOT_FOUND, "only while no other client has the pool open");
+    assert_command_prints(&t, "check --repair", CLI_NOT_FOUND, "Close them and repeat");
+    assert_null(strstr(t.said, "cannot be repaired"));
+    far_pool_close(other);
+    assert_command_prints(&t, "check --repair", CLI_DONE, "the problems are repaired");
+    scene_free(&s);
+}
+
+
 TEST_ARGUMENTS(argc, argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {

@@ -168,17 +168,21 @@ static int count_leaked(cli_pool *p, uint64_t *leaked) {
 }
 
 
+/* the beginning of the problem by which far_pool_check says that it left damage as it is */
+#define REPAIR_REFUSED "damage is repaired only while no other client has the pool open"
+
 typedef struct repair_output {
-    uint64_t problems;
-    char last[320]; /* the last problem */
+    check_output *check;
+    bool prints; /* the problems are printed; otherwise the check before the repair has printed them */
+    bool refused;
 } repair_output;
 
 
-static int keep_last_problem(void *ctx, const char *what) {
+static int print_repair_problem(void *ctx, const char *what) {
     repair_output *o = ctx;
-    o->problems++;
-    snprintf(o->last, sizeof(o->last), "%s", what);
-    return 0;
+    bool refused = strncmp(what, REPAIR_REFUSED, strlen(REPAIR_REFUSED)) == 0;
+    o->refused |= refused;
+    return o->prints || refused ? print_problem(o->check, what) : 0;
 }
 
 
@@ -186,19 +190,16 @@ typedef struct check_result {
     uint64_t leaked;       /* leaked bytes before the repair */
     uint64_t leaked_after; /* leaked bytes after the repair, or the same number without one */
     int problems_left;     /* number of problems that remain, after the repair if there is one */
+    bool refused;          /* damage was not repaired because other clients have the pool open */
 } check_result;
 
 
 /* Repairs the pool, which checks the whole pool a second time. Its problems are printed only if the first check found
- * none, so that no problem is printed twice. If it reports one problem more, that one says why the repair was refused. */
-static int repair_pool(cli_pool *p, check_output *c) {
-    repair_output more = {0};
-    if (c->problems == 0)
-        return far_pool_check(p->session, 1, print_problem, c);
-    const uint64_t before = c->problems;
-    int err = far_pool_check(p->session, 1, keep_last_problem, &more);
-    if (err >= 0 && more.problems > before)
-        print_problem(c, more.last);
+ * none, so that no problem is printed twice; the reason for a refusal is always printed. */
+static int repair_pool(cli_pool *p, check_output *c, bool *refused) {
+    repair_output o = {.check = c, .prints = c->problems == 0};
+    int err = far_pool_check(p->session, 1, print_repair_problem, &o);
+    *refused = o.refused;
     return err;
 }
 
@@ -212,7 +213,7 @@ static int run_check(cli_pool *p, bool repair, check_output *c, check_result *r)
         err = count_leaked(p, &r->leaked);
     r->leaked_after = r->leaked;
     if (err >= 0 && repair)
-        r->problems_left = err = repair_pool(p, c);
+        r->problems_left = err = repair_pool(p, c, &r->refused);
     if (err >= 0 && repair)
         err = count_leaked(p, &r->leaked_after);
     return err < 0 ? err : 0;
@@ -233,10 +234,14 @@ static void print_check(const check_output *c, bool repair, const check_result *
     putchar('\n');
     if (!repair || c->problems == 0)
         return;
-    puts(r->problems_left
-             ? "check: the problems cannot be repaired. 'farindex dump --salvage' or 'copy --salvage' saves the "
-               "readable pairs of a damaged index, and 'drop' removes the index."
-             : "check: the problems are repaired.");
+    if (r->refused)
+        puts("check: damage was not repaired, because other clients have the pool open. Close them and repeat "
+             "'farindex check --repair'.");
+    else if (r->problems_left)
+        puts("check: the problems cannot be repaired. 'farindex dump --salvage' or 'copy --salvage' saves the "
+             "readable pairs of a damaged index, and 'drop' removes the index.");
+    else
+        puts("check: the problems are repaired.");
 }
 
 

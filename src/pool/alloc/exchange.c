@@ -4,6 +4,7 @@
  * that only one task of the handle does this at a time, and it has a pin. */
 #include "base/error.h"
 #include "base/grow.h"
+#include "base/sort.h"
 #include "pool/alloc/store.h"
 #include "pool/catalog/layout.h"
 #include "pool/gc/request.h"
@@ -19,8 +20,7 @@
 #define TAKE_MAX    8u /* largest number of free blocks that are taken at once */
 /* a search that sees less free blocks than this besides the headroom counts them again after it took some */
 #define RACE_BLOCKS  64u
-#define BIT_VERBS    256u /* number of FAAs, which set free bits, in one batch */
-#define RELEASED_MAX 32u  /* largest number of blocks that are released in one batch */
+#define RELEASED_MAX 32u /* largest number of blocks that are released in one batch */
 
 #define HINT_PAGES 1ull /* the bit of a hint that says that the orphan has free pages */
 
@@ -45,8 +45,7 @@ int far_free_bits_add(far_task *t, far_pending_return *objects, size_t count) {
     const uint64_t span = FAR_GRANULE * FAR_WORD_GRANULES; /* bytes that one bitmap word covers */
     unsigned verbs = 0;
     int err = 0;
-    if (count > 0)
-        qsort(objects, count, sizeof(*objects), compare_addresses);
+    far_sort(objects, count, sizeof(*objects), compare_addresses);
     for (size_t i = 0; i < count && err == 0;) {
         far_block_id id;
         far_addr addr = objects[i].addr;
@@ -58,10 +57,9 @@ int far_free_bits_add(far_task *t, far_pending_return *objects, size_t count) {
         for (; i < count && objects[i].addr - word < span; i++)
             bits |= 1ull << (objects[i].addr - word) / FAR_GRANULE;
         far_faa(t, far_block_bitmap(g, id) + inner / span * 8, bits, NULL);
-        if (++verbs % BIT_VERBS == 0)
-            err = far_wait(t);
+        err = far_wait_if_full(t, &verbs);
     }
-    int last = verbs % BIT_VERBS == 0 ? 0 : far_wait(t);
+    int last = far_wait(t);
     return err < 0 ? err : last;
 }
 

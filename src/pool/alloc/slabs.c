@@ -183,11 +183,12 @@ static int read_free_bits(far_task *t, returned_bits *ranges, unsigned count) {
 }
 
 
-/* Posts a CAS for each word with free bits that are not taken yet. Returns false if there is no such word. */
-static bool post_bit_takes(far_task *t, const returned_bits *l, bool first) {
+/* Posts a CAS for each word with free bits that are not taken yet, and waits whenever the batch is full. *posted counts
+ * the CASes. */
+static int post_bit_takes(far_task *t, const returned_bits *l, bool first, unsigned *posted) {
     const far_geometry *g = far_geometry_of(t);
-    bool any = false;
-    for (uint64_t w = 0; w < l->pages * bitmap_words_per_page(g); w++) {
+    int err = 0;
+    for (uint64_t w = 0; w < l->pages * bitmap_words_per_page(g) && err == 0; w++) {
         if (!first && l->old[w] == l->words[w])
             continue;
         l->words[w] = first ? l->words[w] : l->old[w];
@@ -196,32 +197,34 @@ static bool post_bit_takes(far_task *t, const returned_bits *l, bool first) {
             continue;
         far_cas(t, far_block_bitmap(g, l->id) + (l->page * bitmap_words_per_page(g) + w) * 8, l->words[w], 0,
                 &l->old[w]);
-        far_faa(t, far_block_bitmap(g, l->id) + (l->page * bitmap_words_per_page(g) + w) * 8, 0, NULL);
-        any = true;
+        err = far_wait_if_full(t, posted);
     }
-    return any;
+    return err;
 }
 
 
 /* Takes the free bits of these slabs by CAS. A word that changed, because another client returned more objects or
  * cleared a wrong bit (pool/gc/false_free.h), is tried again with its new value; after TAKE_TRIES attempts it is left
- * for the next call. */
+ * for the next call. The waits make sure that the CAS has cleared the bit before the object can be handed out, retired
+ * and returned again. After an error, objects whose bits were taken are in no list, so a collection must find them. */
 static int take_free_bits(far_task *t, returned_bits *ranges, unsigned count) {
-    bool any = true;
+    unsigned posted = 1;
     int err = 0;
-    for (unsigned tries = 0; any && err == 0 && tries < TAKE_TRIES; tries++) {
-        any = false;
-        for (unsigned i = 0; i < count; i++)
-            any |= post_bit_takes(t, &ranges[i], tries == 0);
-        /* the wait makes sure that the CAS has cleared the bit before the object can be handed out, retired and
-         * returned again */
-        err = any ? far_wait(t) : 0;
+    for (unsigned tries = 0; posted > 0 && err == 0 && tries < TAKE_TRIES; tries++) {
+        posted = 0;
+        for (unsigned i = 0; i < count && err == 0; i++)
+            err = post_bit_takes(t, &ranges[i], tries == 0, &posted);
+        err = err < 0 ? err : far_wait(t);
+    }
+    if (err < 0) {
+        far_memory_note_leak(far_store_of(t)->pool);
+        return err;
     }
     for (unsigned i = 0; i < count; i++)
         for (uint64_t w = 0; w < ranges[i].pages * bitmap_words_per_page(far_geometry_of(t)); w++)
             if (ranges[i].old[w] != ranges[i].words[w])
                 ranges[i].words[w] = 0;
-    return err;
+    return 0;
 }
 
 

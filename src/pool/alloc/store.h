@@ -165,9 +165,10 @@ typedef struct far_recent {
     far_bin *bin; /* NULL if the entry is empty */
 } far_recent;
 
-#define FAR_BINS             64 /* buckets of the hash tables of classes and bins */
-#define FAR_RECENT           16 /* entries of the lookup cache */
-#define FAR_MAGAZINE_OBJECTS 32 /* most objects that a magazine takes from the store at once */
+#define FAR_BINS             64   /* buckets of the hash tables of classes and bins */
+#define FAR_RECENT           16   /* entries of the lookup cache */
+#define FAR_BIT_VERBS        256u /* most verbs on words of free bitmaps in one batch */
+#define FAR_MAGAZINE_OBJECTS 32   /* most objects that a magazine takes from the store at once */
 
 /* The memory of one session. Protected by `lock`, which threads other than the session's take rarely. */
 typedef struct far_memory {
@@ -216,6 +217,7 @@ typedef struct far_prospect {
 /* Copies of words of the superblock, as a tick of this handle last read them. Read without a lock. */
 typedef struct far_superblock_copy {
     _Atomic uint64_t done, wanted, swept, catalog, uids;
+    atomic_uint collector;
 } far_superblock_copy;
 
 /* The parts of the store. Each part is written by one file, which the comment names; the other files read it, and change
@@ -643,6 +645,13 @@ void far_blocks_schedule_recovery(far_store *s); /* makes the next tick call far
 /* Called after a session was lost and is fenced. Adds blocks to the store that this handle owns according to the block
  * table, but that the store does not contain. */
 int far_blocks_recover_unknown(far_task *t);
+
+/* Called after each verb that was added for a bitmap word. Waits after every FAR_BIT_VERBS verbs, because a session keeps
+ * the memory of its largest batch until it is closed. *verbs counts the verbs. Returns the error of the wait. */
+static inline int far_wait_if_full(far_task *t, unsigned *verbs) {
+    return ++*verbs % FAR_BIT_VERBS == 0 ? far_wait(t) : 0;
+}
+
 
 /* Returns objects to the owners of their blocks by setting their free bits. Sorts the array. The caller need not be in
  * the store. */

@@ -143,6 +143,8 @@ static int tick_with_pin(far_task *t) {
     }
     if (err >= 0 && far_memory_take_leak_note(s->pool))
         err = far_collection_request(t);
+    if (err >= 0 && far_is_wrongly_named_collector(s->pool))
+        err = far_collector_name_clear(t);
     if (err >= 0)
         err = publish_usage(t, new_epoch);
     return err < 0 ? err : more;
@@ -154,7 +156,7 @@ static bool has_tick_work(far_task *t, far_store *s) {
     bool work = s->lists.return_count > 0 || s->upkeep.tick_epoch != far_epoch_known(t);
     pthread_mutex_unlock(&s->lock);
     return work || has_block_work(s) || atomic_load_explicit(&s->handshake.collection_due, memory_order_relaxed) ||
-           far_memory_has_unpublished_usage(s->pool);
+           far_is_wrongly_named_collector(s->pool) || far_memory_has_unpublished_usage(s->pool);
 }
 
 
@@ -218,8 +220,9 @@ bool far_memory_prepare_quiescence(far_pool *pool) {
 }
 
 
-/* Returns whether a quiescent handle must become active because of this request word. There are two possible reasons: a
- * collection is done and not swept in its blocks, or the request demands the release of blocks. */
+/* Returns whether a quiescent handle must become active because of this request word. There are three possible reasons:
+ * a collection is done and not swept in its blocks, the request demands the release of blocks, or the request word
+ * wrongly names this handle as the collector. */
 bool far_memory_must_become_active(far_pool *pool, uint64_t word) {
     far_store *s = pool->store;
     far_request r = far_request_unpack(word);
@@ -229,7 +232,7 @@ bool far_memory_must_become_active(far_pool *pool, uint64_t word) {
         s->lists.block_count > 0 && ((r.collection != s->sweep.swept && far_done_collection(done) == r.collection) ||
                                      (r.release_blocks && r.number != s->handshake.observed));
     pthread_mutex_unlock(&s->lock);
-    return wanted;
+    return wanted || far_is_wrongly_named_collector(pool);
 }
 
 

@@ -220,17 +220,19 @@ static int fail_unprotected(const far_task *t) {
 static int activate_handle(far_task *t) {
     far_pool *pool = far_task_pool(t);
     far_epochs *epochs = &pool->epochs;
-    uint64_t word = load_seq_cst(&epochs->known);
+    const uint64_t word = load_seq_cst(&epochs->known), words[] = {word, epochs->answered};
     superblock_copy c;
     assert(t->pin.epoch == 0 && load_seq_cst(&epochs->current) == 0);
     int err = epochs->unprotected ? fail_unprotected(t) : resolve_failed_write(t);
     if (err < 0)
         return err;
-    /* `published` is set before the WRITE, so that a tick withdraws the pin if the WRITE fails */
-    store_seq_cst(&epochs->published, word);
-    far_write(t, far_client_entry(pool->team.own->id) + 8, &word, 8);
+    /* until the WRITE has succeeded, it is unknown which pin is published; if it fails, a tick withdraws the pin */
+    store_seq_cst(&epochs->published, PUBLISHED_UNKNOWN);
+    far_write(t, far_client_entry(pool->team.own->id) + offsetof(far_client, pin), words, sizeof(words));
     err = read_superblock(t, &c);
     epochs->write_unconfirmed = err < 0 && t->session->lost;
+    if (err == 0)
+        store_seq_cst(&epochs->published, word);
     uint32_t number = err < 0 ? 0 : far_request_unpack(c.words[0]).number;
     if (err == 0 && number != epochs->answered && !far_number_is_newer(number, epochs->answered))
         /* request numbers wrapped around while the handle was quiescent; without this WRITE, its last acknowledgement

@@ -133,7 +133,12 @@ static int set_collector(far_task *t, far_request *r, void *ctx) {
     if (r->collector != 0 && r->collector != own) {
         int gone = find_whether_collector_is_gone(t, r->collector);
         if (gone <= 0)
-            return gone < 0 ? gone : far_fail(FAR_ERR_BUSY, "client %u is collecting leaked memory", r->collector);
+            return gone < 0
+                       ? gone
+                       : far_fail(
+                             FAR_ERR_BUSY,
+                             "client %u is collecting leaked memory; if it does not finish, close it and repeat this",
+                             r->collector);
     }
     /* the request keeps its number, because no handle needs to acknowledge the new name of the collector */
     r->collector = own;
@@ -446,6 +451,28 @@ static int clear_collector(far_task *t, far_request *r, void *ctx) {
         r->number = far_number_next(r->number);
     r->walk = false;
     return 0;
+}
+
+
+/* ---- A collector that is named wrongly ---- */
+
+bool far_is_wrongly_named_collector(far_pool *pool) {
+    far_store *s = pool->store;
+    return atomic_load_explicit(&s->handshake.superblock.collector, memory_order_acquire) == pool->team.own->id &&
+           !atomic_load_explicit(&s->collecting, memory_order_acquire);
+}
+
+
+/* The function sets `collecting` as a collection does, so that no collection begins in this handle at the same time. If
+ * the name has changed since the tick read it, clear_collector leaves the word as it is. */
+int far_collector_name_clear(far_task *t) {
+    far_store *s = far_store_of(t);
+    far_request made;
+    if (atomic_exchange_explicit(&s->collecting, true, memory_order_acquire))
+        return 0;
+    int err = far_request_change(t, clear_collector, NULL, &made);
+    atomic_store_explicit(&s->collecting, false, memory_order_release);
+    return err < 0 ? err : 0;
 }
 
 

@@ -61,4 +61,12 @@ typedef struct far_collect_result {
  * waits instead, because no operation waits for it. */
 int far_collect(far_task *t, far_collect_mode mode, far_collect_result *result);
 
+/* The request word may name this handle as the collector although no task of the handle runs a collection: because of
+ * damage, or because the session that ran the collection was lost before it could clear the name. All other handles would
+ * then wait for this handle. far_is_wrongly_named_collector returns whether this was so in the request word as a tick
+ * last read it. far_collector_name_clear, which may be called in any case, clears the name by CAS; that is safe while
+ * other handles work, because only a collection of this handle may act under the name. */
+bool far_is_wrongly_named_collector(far_pool *pool);
+int far_collector_name_clear(far_task *t);
+
 #endif

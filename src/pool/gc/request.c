@@ -311,6 +311,8 @@ void far_superblock_copy_store(far_pool *pool, const uint64_t *words) {
     far_store *s = pool->store;
     far_fabric_record_observe(pool, words[(FAR_SUPER_FABRIC_RECORD - first) / 8]);
     uint64_t done = words[(FAR_SUPER_DONE - first) / 8];
+    atomic_store_explicit(&s->handshake.superblock.collector, far_request_unpack(words[0]).collector,
+                          memory_order_release);
     atomic_store_explicit(&s->handshake.superblock.done, far_done_is_sound(done) ? done : 0, memory_order_release);
     atomic_store_explicit(&s->handshake.superblock.wanted, words[(FAR_SUPER_LOSSES - first) / 8], memory_order_release);
     atomic_store_explicit(&s->handshake.superblock.swept, words[(FAR_SUPER_LOSSES_COLLECTED - first) / 8],

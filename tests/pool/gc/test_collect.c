@@ -203,6 +203,49 @@ TEST(of_two_collectors_one_is_refused) {
 }
 
 
+/* Damage makes the request word name a session that runs no collection as the collector, and sets the bit `walk`. If it
+ * is the system session of a handle, that handle clears the name, also if it was quiescent; otherwise the next
+ * collection takes over. Fails without far_collector_name_clear (collect.c). */
+TEST(a_wrongly_named_collector_clears_its_name) {
+    for (unsigned which = 0; which < 4; which++) {
+        rig r;
+        open_rig(&r, 1, 2, 0);
+        actor *b = &r.actors[which / 2];
+        poll_until_all_quiescent(&r);
+        unsigned named = which % 2 ? b->session->id : b->pool->team.own->id;
+        uint64_t *word = bytes_at(&r, far_addr_make(0, FAR_SUPER_REQUEST));
+        *word |= (uint64_t)named << 50 | 1ull << 48;
+        assert_int_equal(far_pool_check(r.actors[0].session, 0, fail_at_problem, NULL), 0);
+        assert_int_equal(request_now(&r).collector, 0);
+        assert_false(request_now(&r).walk);
+        close_rig(&r);
+    }
+}
+
+
+/* The named handle runs a collection. Its ticks must leave its name in the request word. Fails without `collecting` in
+ * far_is_wrongly_named_collector and far_collector_name_clear (collect.c). */
+TEST(a_collecting_handle_keeps_its_name) {
+    rig r;
+    open_rig(&r, 1, 2, 0);
+    actor *a = &r.actors[0];
+    work_now(a, 50);
+    start(a, "sweeper", sweep_main);
+    stop_at_point(a, "collect:mark_phase");
+    unsigned id = a->pool->team.own->id;
+    assert_int_equal(request_now(&r).collector, id);
+    for (unsigned i = 0; i < 200; i++) {
+        poll_all(&r, 2000000);
+        assert_int_equal(request_now(&r).collector, id);
+    }
+    assert_true(request_now(&r).walk);
+    finish(a);
+    assert_int_equal(a->result, 0);
+    assert_int_equal(request_now(&r).collector, 0);
+    close_rig(&r);
+}
+
+
 /* A session of handle A fails, and its id is issued again to handle C while A still has the session in its list. C runs
  * a collection, and A must not start one. Fails if find_whether_collector_is_gone (collect.c) takes every id of a session
  * of its own handle for gone. */
