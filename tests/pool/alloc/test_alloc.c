@@ -106,6 +106,65 @@ TEST(most_allocations_need_no_verb) {
 }
 
 
+/* ---- Returned objects ---- */
+
+enum { RETURNED = 4000, RETURNED_BYTES = 512 };
+
+
+/* Allocates RETURNED objects, and lists them as returns in random order. */
+static void list_returns(far_task *t, bench *b, far_pending_return *returns) {
+    far_random random;
+    far_random_seed(&random, 1);
+    for (unsigned i = 0; i < RETURNED; i++) {
+        far_object object;
+        unsigned at = (unsigned)far_random_below(&random, i + 1);
+        assert_int_equal(far_alloc(t, &b->index, PLAIN, RETURNED_BYTES, 0, 0, &object), 0);
+        returns[i] = returns[at];
+        returns[at].addr = object.addr;
+    }
+}
+
+
+/* Returns the capacity of the largest batch that the session has posted. */
+static uint32_t largest_batch(const far_task *t) {
+    uint32_t most = t->open ? t->open->capacity : 0;
+    for (const far_batch_box *box = t->session->free_boxes; box; box = box->next)
+        most = box->capacity > most ? box->capacity : most;
+    return most;
+}
+
+
+static int return_and_take_back(far_task *t, bench *b) {
+    const unsigned words = RETURNED * RETURNED_BYTES / (FAR_GRANULE * FAR_WORD_GRANULES);
+    far_pending_return *returns = calloc(RETURNED, sizeof(*returns));
+    list_returns(t, b, returns);
+    uint64_t faas = t->stats->faa;
+    assert_true(words > 4 * FAR_BIT_VERBS);
+    assert_int_equal(far_free_bits_add(t, returns, RETURNED), 0);
+    assert_true(t->stats->faa - faas <= words + words / 10);
+    far_store_enter(t);
+    far_store *s = far_store_of(t);
+    uint64_t stored = s->lists.store_bytes;
+    assert_int_equal(far_slabs_take_all_returned(t), 0);
+    assert_int_equal(s->lists.store_bytes - stored, RETURNED * RETURNED_BYTES);
+    far_store_leave(t);
+    assert_true(largest_batch(t) <= FAR_BIT_VERBS);
+    free(returns);
+    return 0;
+}
+
+
+/* Many objects are returned in random order, and then taken back by their owner. The returns need one FAA for each word of the
+ * free bitmaps, and no batch has more than FAR_BIT_VERBS verbs, because a session keeps the memory of its largest batch.
+ * Fails without far_sort in far_free_bits_add, or without far_wait_if_full there or in post_bit_takes. */
+TEST(many_returned_objects_need_only_small_batches) {
+    bench b;
+    open_bench(&b, "local:8M", &kind);
+    assert_int_equal(bench_call(&b, b.session, return_and_take_back, NULL), 0);
+    close_bench(&b);
+}
+
+
 /* ---- Reuse ---- */
 
 enum { MAGAZINE = 33 }; /* more objects than a magazine takes from the store at once */
