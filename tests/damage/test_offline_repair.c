@@ -301,6 +301,30 @@ TEST(a_client_whose_registry_entry_is_damaged_stops) {
 }
 
 
+/* Damage marks the registry entry of handle A free, and another client takes the entry and publishes a pin in it. After A
+ * has found the damage, A must not write to the entry, neither in its ticks nor when it is closed. Fails without
+ * `unprotected` in tick_locked (epoch.c). */
+TEST(a_stopped_client_does_not_write_to_its_registry_entry) {
+    user a;
+    restore_scene();
+    open_user(&a);
+    assert_int_equal(get_key(&a, 0), 0);
+    const far_addr entry = far_client_entry(a.pool->team.own->id);
+    *word_at(entry) = 0;
+    assert_true(run_check(&a, 0) >= 1);
+    *word_at(entry) = far_client_pack(FAR_CLIENT_LIVE, a.pool->team.own->generation + 1, a.pool->team.own->id);
+    for (unsigned i = 1; i < 7; i++)
+        *word_at(entry + 8 * i) = 1000 + i;
+    for (unsigned i = 0; i < 20; i++) {
+        far_pool_poll(a.pool);
+        assert_int_equal(get_key(&a, 0), FAR_ERR_CORRUPT);
+    }
+    close_user(&a);
+    for (unsigned i = 1; i < 7; i++)
+        assert_int_equal(*word_at(entry + 8 * i), 1000 + i);
+}
+
+
 /* Damage makes the request word name a client as the collector that runs no collection. If the id is that of no handle,
  * a collection takes over. If it is that of a live handle B, B clears the name in its tick, and a check by A succeeds.
  * While B does no tick, a check by A ends, and its message names B and says what to do. Fails without
