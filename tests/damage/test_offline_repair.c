@@ -108,8 +108,9 @@ static void assert_keys_are_present(user *u) {
 
 /* ---- Repairs ---- */
 
-/* Returns the address of the bitmap word with the free bit of an object of the index, and sets *bit. */
-static far_addr free_bit_of_object(uint64_t *bit) {
+/* Returns the address of the bitmap word with the free bit of an object of the index. Sets *bit, and *entry to the address
+ * of the entry of its block. */
+static far_addr free_bit_of_object(uint64_t *bit, far_addr *entry) {
     const far_geometry *g = &pool_scene.geometry;
     for (size_t i = 0; i < pool_scene.place_count; i++) {
         far_block_id id;
@@ -118,6 +119,7 @@ static far_addr free_bit_of_object(uint64_t *bit) {
             continue;
         uint64_t granule = far_block_offset(g, addr) / FAR_GRANULE;
         *bit = 1ull << granule % FAR_WORD_GRANULES;
+        *entry = far_block_entry(g, id);
         return far_block_bitmap(g, id) + granule / FAR_WORD_GRANULES * 8;
     }
     fail_msg("the index has no objects");
@@ -156,17 +158,20 @@ static void assert_repaired_only_alone(far_addr addr, uint64_t damaged) {
 }
 
 
-/* Fails if run_pool_check (admin.c) sets `mends` without far_clients_find_others, or ignores its result. */
+/* Fails if run_pool_check (admin.c) sets `mends` without far_clients_find_others, or ignores its result. The last damage
+ * is not repaired if find_whether_owner_failed (collect.c) does not ask the fabric. */
 TEST(damaged_words_are_repaired_only_if_no_other_client_has_the_pool_open) {
     uint64_t bit = 0;
-    far_addr bits = free_bit_of_object(&bit);
+    far_addr entry = 0, bits = free_bit_of_object(&bit, &entry);
+    /* no client has ever had this id */
+    const far_block_state owned = {.kind = FAR_BLOCK_OWNED, .used = true, .id = 9, .generation = 3};
     restore_scene();
     const struct {
         far_addr addr;
         uint64_t damaged;
-    } damages[] = {{FAR_SUPER_POOL_ID, 17},   {FAR_SUPER_SHAPE, 0},        {FAR_SUPER_CHECK, UINT64_MAX},
-                   {FAR_SUPER_NODE_TABLE, 1}, {far_addr_make(1, 8), 3},    {FAR_SUPER_SLOTS_HIGH, UINT64_MAX},
-                   {FAR_SUPER_NEXT_UID, 0},   {bits, *word_at(bits) | bit}};
+    } damages[] = {{FAR_SUPER_POOL_ID, 17},   {FAR_SUPER_SHAPE, 0},         {FAR_SUPER_CHECK, UINT64_MAX},
+                   {FAR_SUPER_NODE_TABLE, 1}, {far_addr_make(1, 8), 3},     {FAR_SUPER_SLOTS_HIGH, UINT64_MAX},
+                   {FAR_SUPER_NEXT_UID, 0},   {bits, *word_at(bits) | bit}, {entry, far_block_pack(&owned)}};
     for (size_t i = 0; i < sizeof(damages) / sizeof(damages[0]); i++) {
         restore_scene();
         assert_repaired_only_alone(damages[i].addr, damages[i].damaged);
