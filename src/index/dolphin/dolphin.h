@@ -223,6 +223,9 @@ void dolphin_free_value(dolphin_op *op, uint64_t vword);
 /* Retires the value block of an unlinked value word. Does nothing if the word names no block. */
 void dolphin_retire_value(dolphin_op *op, uint64_t vword);
 int dolphin_batch_read_value(dolphin_op *op, uint64_t vword, uint8_t **block);
+/* READs the blocks that the value words name, in one batch, and waits. blocks[i] is NULL if vwords[i] names none. If
+ * the blocks of the first words have `most` bytes or more, stores the smaller number of words in *count. */
+int dolphin_read_values(dolphin_op *op, const uint64_t vwords[], unsigned *count, uint64_t most, uint8_t *blocks[]);
 int dolphin_decode_value(const dolphin_op *op, far_bytes key, uint64_t vword, const uint8_t *block, far_bytes *value);
 /* Allocates a key block for op->key and builds its image. The caller appends the WRITE of the image. */
 int dolphin_build_key(dolphin_op *op, unsigned node, uint64_t *kword, uint8_t **block);
@@ -425,7 +428,7 @@ typedef struct dolphin_pairs {
     uint8_t key[FAR_KEY_MAX + 8];          /* the prefix of the leaf, then space for the suffix of an inline key */
 } dolphin_pairs;
 /* Stores the pairs of the leaf whose keys are in the range, in the direction of the scan, and READs the key blocks of
- * the leaf. If the caller wants few pairs (`most`), only the first ones are stored, which may be more than `most`.
+ * the leaf. If `most` is 1, only the first pair is stored, or several pairs that begin alike.
  * `range` is NULL if the caller wants all pairs. `hi` is the last position for which the entry of the leaf names it. */
 int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *prefix, unsigned hi,
                        const dolphin_range *range, unsigned most, dolphin_pairs *pairs);

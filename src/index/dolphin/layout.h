@@ -552,8 +552,14 @@ static inline uint64_t dolphin_code_bytes(unsigned code) {
 }
 
 
+/* The size code of the block that the word names. Each code stands for another number of bytes. */
+static inline unsigned dolphin_value_block_code(uint64_t word) {
+    return (unsigned)(word >> 44) & 0xfff;
+}
+
+
 static inline uint64_t dolphin_value_block_bytes(uint64_t word) {
-    return dolphin_code_bytes((unsigned)(word >> 44) & 0xfff);
+    return dolphin_code_bytes(dolphin_value_block_code(word));
 }
 
 

@@ -8,13 +8,13 @@
 #include <stdlib.h>
 
 #define BUCKETS 64u
-#define FEW     8u /* up to this number of wanted pairs, a leaf is not sorted as a whole */
 
 /* The part of a leaf that the caller wants: the order words of the first and of the last key, and the slots to leave
  * out. `range` is NULL if the caller wants all keys. */
 typedef struct selection {
     uint64_t first, last, left_out;
     const dolphin_range *range;
+    bool one; /* the caller wants only the pair that is nearest to the cursor */
 } selection;
 
 
@@ -66,7 +66,9 @@ static void select_keys(const dolphin_leaf *leaf, const dolphin_pairs *pairs, un
  * one bit per slot. */
 static int collect_inline_pairs(const dolphin_op *op, const selection *wanted, dolphin_pairs *pairs,
                                 uint64_t *long_keys) {
-    const uint64_t *kwords = dolphin_kwords(pairs->leaf), first = wanted->first, last = wanted->last;
+    const uint64_t *kwords = dolphin_kwords(pairs->leaf);
+    uint64_t first = wanted->first, last = wanted->last;
+    bool backward = wanted->range && wanted->range->backward;
     dolphin_pair *next = pairs->pair;
     uint64_t blocks = 0, unsound = 0;
     for (unsigned i = 0, slots = op->st->slots; i < slots; i++) {
@@ -80,6 +82,8 @@ static int collect_inline_pairs(const dolphin_op *op, const selection *wanted, d
             continue;
         unsound |= dolphin_bytes_beyond_suffix(kword);
         *next++ = (dolphin_pair){order, i};
+        if (wanted->one) /* only nearer pairs are of interest from now on */
+            *(backward ? &first : &last) = order;
     }
     pairs->count = (unsigned)(next - pairs->pair);
     *long_keys = blocks & ~wanted->left_out;
@@ -230,31 +234,17 @@ static void sort_by_whole_keys(dolphin_pairs *pairs) {
 }
 
 
-/* Returns the order word of the pair that is the nth one in the direction of the scan. `n` is at most FEW. */
-static uint64_t find_nth_order_word(const dolphin_pairs *pairs, unsigned n, uint64_t direction) {
-    uint64_t nearest[FEW], word;
-    for (unsigned i = 0; i < n; i++)
-        nearest[i] = UINT64_MAX;
-    for (unsigned i = 0; i < pairs->count; i++)
-        if ((word = pairs->pair[i].order ^ direction) < nearest[n - 1]) {
-            unsigned at = n - 1;
-            for (; at > 0 && nearest[at - 1] > word; at--)
-                nearest[at] = nearest[at - 1];
-            nearest[at] = word;
-        }
-    return nearest[n - 1];
-}
-
-
-/* Keeps only the first `most` pairs in the direction of the scan, and all pairs with the same order word as the last of
- * them. So a scan of few pairs does not sort the whole leaf. */
-static void keep_nearest_pairs(dolphin_pairs *pairs, bool backward, unsigned most) {
-    uint64_t direction = backward ? UINT64_MAX : 0, last = find_nth_order_word(pairs, most, direction);
+/* Keeps only the pair that is nearest to the cursor, and all pairs with the same order word. */
+static void keep_nearest_pairs(dolphin_pairs *pairs, bool backward) {
+    uint64_t nearest = pairs->pair[0].order;
     unsigned kept = 0;
+    for (unsigned i = 1; i < pairs->count; i++)
+        if (backward ? pairs->pair[i].order > nearest : pairs->pair[i].order < nearest)
+            nearest = pairs->pair[i].order;
     for (unsigned i = 0; i < pairs->count; i++)
-        if ((pairs->pair[i].order ^ direction) <= last)
+        if (pairs->pair[i].order == nearest)
             pairs->pair[kept++] = pairs->pair[i];
-    pairs->whole = kept == pairs->count;
+    pairs->whole = false;
     pairs->count = kept;
 }
 
@@ -277,13 +267,14 @@ int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *
     pairs->depth = dolphin_ident_depth(dolphin_ident(leaf));
     memcpy(pairs->key, prefix, pairs->depth);
     select_keys(leaf, pairs, hi, range, &wanted);
+    wanted.one = range && most == 1;
     int err = collect_inline_pairs(op, &wanted, pairs, &long_keys);
     if (err == 0 && long_keys)
         err = collect_long_pairs(op, &wanted, pairs, long_keys);
     if (err < 0)
         return err;
-    if (range && most <= FEW && most < pairs->count)
-        keep_nearest_pairs(pairs, range->backward, most);
+    if (wanted.one && pairs->count)
+        keep_nearest_pairs(pairs, range->backward);
     if (sort_by_order_words(pairs))
         sort_by_whole_keys(pairs);
     if (range && range->backward)

@@ -46,42 +46,27 @@ static int reread_missing_values(cursor *c, unsigned from, unsigned to) {
 }
 
 
-/* READs the value blocks of pairs in one batch. Stores in *to the pair where the next batch begins, because the blocks
- * may be too large for one batch. */
-static int read_value_blocks(cursor *c, unsigned from, unsigned *to, uint8_t *blocks[]) {
-    uint64_t bytes = 0;
-    unsigned i = from;
-    for (; i < *to && bytes < VALUE_BYTES; i++) {
-        uint64_t vword = *vword_of_pair(c, i);
-        int err = dolphin_batch_read_value(&c->op, vword, &blocks[i]);
-        if (err < 0) {
-            far_discard_batch(c->op.t);
-            return err;
-        }
-        bytes += blocks[i] ? dolphin_value_block_bytes(vword) : 0;
-    }
-    *to = i;
-    return bytes ? dolphin_wait(&c->op) : 0;
-}
-
-
-/* Emits pairs whose values are in blocks or have variable length. Stores in *to the pair where the next call continues.
- * Returns 1 if the caller of the scan wants no more. */
+/* Emits pairs whose values are in blocks or have variable length. Stores in *to the pair where the next call continues,
+ * because the blocks may be too large for one batch. Returns 1 if the caller of the scan wants no more. */
 static int emit_decoded_values(cursor *c, unsigned from, unsigned *to) {
+    uint64_t vwords[DOLPHIN_SLOTS_MAX];
     uint8_t *blocks[DOLPHIN_SLOTS_MAX];
+    unsigned count = *to - from;
     int err = reread_missing_values(c, from, *to);
+    for (unsigned i = 0; i < count; i++)
+        vwords[i] = *vword_of_pair(c, from + i);
     if (err == 0)
-        err = read_value_blocks(c, from, to, blocks);
-    for (unsigned i = from; i < *to && err == 0; i++) {
-        uint64_t vword = *vword_of_pair(c, i);
-        far_bytes key = dolphin_pair_key(&c->pairs, i), value = {&vword, 8};
-        if (vword == 0)
+        err = dolphin_read_values(&c->op, vwords, &count, VALUE_BYTES, blocks);
+    for (unsigned i = 0; i < count && err == 0; i++) {
+        if (vwords[i] == 0)
             continue; /* the pair is not emitted, because its key was deleted meanwhile */
-        if ((err = dolphin_decode_value(&c->op, key, vword, blocks[i], &value)) == 0) {
+        far_bytes key = dolphin_pair_key(&c->pairs, from + i), value = {&vwords[i], 8};
+        if ((err = dolphin_decode_value(&c->op, key, vwords[i], blocks[i], &value)) == 0) {
             err = far_scan_add(c->scan, key, value);
             c->pairs_wanted--;
         }
     }
+    *to = from + count;
     return err;
 }
 

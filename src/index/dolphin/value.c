@@ -53,17 +53,51 @@ void dolphin_retire_value(dolphin_op *op, uint64_t vword) {
 }
 
 
-int dolphin_batch_read_value(dolphin_op *op, uint64_t vword, uint8_t **block) {
-    *block = NULL;
-    if (op->st->raw_values || !dolphin_value_is_block(vword))
+/* Returns the number of bytes of the block that a value word names, 0 if it names none, or FAR_ERR_CORRUPT. */
+static int64_t check_value_block(const dolphin_op *op, uint64_t vword) {
+    if (!dolphin_value_is_block(vword))
         return 0;
     uint64_t bytes = dolphin_value_block_bytes(vword);
     if (!dolphin_value_is_sound(vword) || !far_task_reaches(op->t, dolphin_value_block(vword), bytes))
         return dolphin_fail_corrupt(op->index, dolphin_value_block(vword), "value");
-    if (!(*block = far_scratch(op->t, bytes)))
+    return (int64_t)bytes;
+}
+
+
+int dolphin_batch_read_value(dolphin_op *op, uint64_t vword, uint8_t **block) {
+    *block = NULL;
+    int64_t bytes = op->st->raw_values ? 0 : check_value_block(op, vword);
+    if (bytes <= 0)
+        return (int)bytes;
+    if (!(*block = far_scratch(op->t, (size_t)bytes)))
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a value");
-    far_read(op->t, dolphin_value_block(vword), *block, bytes);
+    far_read(op->t, dolphin_value_block(vword), *block, (size_t)bytes);
     return 0;
+}
+
+
+int dolphin_read_values(dolphin_op *op, const uint64_t vwords[], unsigned *count, uint64_t most, uint8_t *blocks[]) {
+    uint64_t sum = 0;
+    unsigned n = 0;
+    for (; n < *count && sum < most; n++) {
+        int64_t bytes = check_value_block(op, vwords[n]);
+        if (bytes < 0)
+            return (int)bytes;
+        sum += (uint64_t)bytes;
+    }
+    *count = n;
+    uint8_t *memory = sum ? far_scratch(op->t, sum) : NULL;
+    if (sum && !memory)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for values");
+    for (unsigned i = 0; i < n; i++) {
+        blocks[i] = NULL;
+        if (!dolphin_value_is_block(vwords[i]))
+            continue;
+        blocks[i] = memory;
+        memory += dolphin_value_block_bytes(vwords[i]);
+        far_read(op->t, dolphin_value_block(vwords[i]), blocks[i], (size_t)(memory - blocks[i]));
+    }
+    return sum ? dolphin_wait(op) : 0;
 }
 
 
@@ -77,7 +111,7 @@ int dolphin_decode_value(const dolphin_op *op, far_bytes key, uint64_t vword, co
     uint64_t head, length;
     memcpy(&head, block, 8);
     length = dolphin_value_head_length(head);
-    if (length > FAR_VALUE_MAX || dolphin_code_bytes(dolphin_value_code(length)) != dolphin_value_block_bytes(vword) ||
+    if (length > FAR_VALUE_MAX || dolphin_value_code(length) != dolphin_value_block_code(vword) ||
         !dolphin_value_head_has_hash(head, dolphin_key_hash(op->st, key)))
         return dolphin_fail_corrupt(op->index, dolphin_value_block(vword), "value");
     *value = (far_bytes){block + 8, length};

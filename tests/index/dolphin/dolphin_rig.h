@@ -101,6 +101,61 @@ static inline bool keys_have_value(stage_actor *by, const char *keys, const char
 }
 
 
+static inline int keep_key_of_backward_scan(void *ctx, const void *key, size_t key_len, const void *value,
+                                            size_t value_len) {
+    stage_actor *by = ctx;
+    by->value_len = value_len < STAGE_VALUE_MAX ? value_len : STAGE_VALUE_MAX;
+    memcpy(by->value, value, by->value_len);
+    memcpy(by->keys[by->pairs], key, key_len);
+    by->keys[by->pairs][key_len] = 0;
+    return ++by->pairs == STAGE_PAIRS_MAX;
+}
+
+
+/* Runs a backward scan from the upper bound `to` of the actor, or from the end of the index, down to the actor's key.
+ * The actor keeps the keys as for a forward scan. This is also the main function of a simulated client. */
+static inline void run_backward_scan(void *actor) {
+    stage_actor *by = actor;
+    by->pairs = 0;
+    by->result = (int)far_scan_reverse(by->session, by->index, by->key_len ? by->key : NULL, by->key_len, by->to,
+                                       by->to ? strlen(by->to) : 0, by->limit, keep_key_of_backward_scan, by);
+    by->ended = true;
+}
+
+
+/* Creates a simulated client that runs a backward scan down to `from`. The client does not run yet. */
+static inline void start_backward_scan(stage_actor *by, const char *from) {
+    stage_set(by, FAR_OP_SCAN, from, NULL);
+    stage_start_main(by, "backward scan", run_backward_scan);
+}
+
+
+/* Returns whether the last backward scan of the actor has returned exactly these keys. The keys are given in ascending
+ * order, separated by spaces. */
+static inline bool scanned_backward(const stage_actor *by, const char *keys) {
+    char copy[STAGE_VALUE_MAX], *next = copy, *key;
+    unsigned left = by->pairs;
+    snprintf(copy, sizeof(copy), "%s", keys);
+    while ((key = strsep(&next, " ")))
+        if (left == 0 || strcmp(by->keys[--left], key) != 0)
+            return false;
+    return left == 0;
+}
+
+
+static inline bool scans_backward(stage_actor *by, const char *from, const char *keys) {
+    stage_set(by, FAR_OP_SCAN, from, NULL);
+    run_backward_scan(by);
+    return by->result >= 0 && scanned_backward(by, keys);
+}
+
+
+/* Returns whether a forward scan and then a backward scan return exactly these keys. */
+static inline bool scans_both_ways(stage_actor *by, const char *from, const char *keys) {
+    return stage_scans(by, from, keys) && scans_backward(by, from, keys);
+}
+
+
 /* Opens one more session in the handle of `of`. The caller closes it. */
 static inline stage_actor open_another_session(const stage_actor *of) {
     stage_actor d = {.pool = of->pool, .index = of->index};

@@ -217,6 +217,13 @@ static int64_t scan(const void *from, size_t from_len, const void *to, size_t to
 }
 
 
+static int64_t scan_backward(const void *from, size_t from_len, const void *to, size_t to_len, size_t limit,
+                             unsigned *pairs) {
+    *pairs = 0;
+    return far_scan_reverse(session, map, from, from_len, to, to_len, limit, count_pair, pairs);
+}
+
+
 /* Test T1, race A1. A key that ends in the byte FF belongs to exactly one leaf, also if a split is at that byte. A key
  * that ends at the depth of a node (position END) belongs to the first interval of the node. Fails if a bound of a leaf
  * is exclusive (dolphin_leaf_covers in find.c). */
@@ -238,6 +245,7 @@ TEST(last_bytes_are_bytes_like_others) {
                     count += round;
                 }
         assert_int_equal(scan("k", 1, NULL, 0, 0, &pairs), count);
+        assert_int_equal(scan_backward("k", 1, NULL, 0, 0, &pairs), count);
         close_map();
     }
 }
@@ -270,6 +278,19 @@ TEST(scans_stop_at_their_bounds) {
         d = far_stats_diff(&after, &before);
         if (d.round_trips != 1 || d.reads > 2)
             fail_msg("a scan of one key at %u: %u round trips, %u READs", i, (unsigned)d.round_trips,
+                     (unsigned)d.reads);
+        far_session_stats(session, &before);
+        assert_int_equal(scan_backward(from, 8, to, 8, 0, &pairs), end <= 5000 ? 3 : 5000 - i);
+        far_session_stats(session, &after);
+        d = far_stats_diff(&after, &before);
+        assert_true(d.round_trips <= 3 && d.reads <= 3);
+        far_session_stats(session, &before);
+        assert_int_equal(scan_backward(NULL, 0, from, 8, 1, &pairs), i > 0);
+        far_session_stats(session, &after);
+        d = far_stats_diff(&after, &before);
+        /* A bound that ends in a byte 0 belongs to the first leaf of a node, and the key before it to another node. */
+        if (i && (d.round_trips > (i % 256 ? 1 : 2) || d.reads > 2))
+            fail_msg("a backward scan of one key at %u: %u round trips, %u READs", i, (unsigned)d.round_trips,
                      (unsigned)d.reads);
     }
     close_map();

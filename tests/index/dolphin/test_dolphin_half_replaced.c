@@ -173,7 +173,7 @@ static void recover_with_put(stage_actor *by, const char *key) {
 
 static void assert_index_is_sound(const char *keys, unsigned count) {
     far_usage usage = {0};
-    assert_true(stage_scans(b, "n", keys));
+    assert_true(scans_both_ways(b, "n", keys));
     assert_int_equal(far_index_check(c->session, c->index, fail_at_problem, NULL), 0);
     assert_int_equal(far_session_call(c->session, FAR_STATS_OTHER, true, count_keys, &usage), 0);
     assert_int_equal(usage.keys, count);
@@ -206,7 +206,7 @@ TEST_OF_BOTH_INSERTS(key_blocks_of_moved_slots_are_not_read) {
     assert_index_is_sound("na nb " UPPER " nme" TAIL, 5);
     assert_true(*memory_at(leaf) & DOLPHIN_FROZEN);
     recover_with_put(c, "nka");
-    assert_true(stage_reads(c, colliding_key, NULL) && stage_scans(b, "n", "na nb nka " UPPER " nme" TAIL));
+    assert_true(stage_reads(c, colliding_key, NULL) && scans_both_ways(b, "n", "na nb nka " UPPER " nme" TAIL));
     stage_close(&s);
 }
 
@@ -279,7 +279,7 @@ TEST_OF_BOTH_INSERTS(narrowed_leaf_vs_late_read) {
     assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
     assert_true(c->result == 0 && b->result == 0);
     assert_memory_equal(c->value, V2, 8);
-    assert_true(stage_reads(c, "nba", V3) && stage_reads(c, "nc", V2) && stage_scans(c, "n", "na nb nba nc nd nx ny"));
+    assert_true(stage_reads(c, "nba", V3) && stage_reads(c, "nc", V2) && scans_both_ways(c, "n", "na nb nba nc nd nx ny"));
     stage_close(&s);
 }
 

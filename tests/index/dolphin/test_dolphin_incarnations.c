@@ -288,7 +288,7 @@ TEST_OF_BOTH_INSERTS(damaged_frozen_leaf) {
     assert_int_equal(stage_do(b, FAR_OP_GET, "nb", NULL), FAR_ERR_CORRUPT);
     leaf[0] = spear;
     leaf[1] = ident;
-    assert_true(stage_scans(c, "n", "na nb nc nx ny") && stage_scans(b, "n", "na nb nc nx ny"));
+    assert_true(scans_both_ways(c, "n", "na nb nc nx ny") && scans_both_ways(b, "n", "na nb nc nx ny"));
     stage_close(&s);
 }
 
@@ -331,7 +331,7 @@ TEST_OF_BOTH_INSERTS(value_of_another_key) {
     assert_true(results[0] == 0 && results[1] == FAR_ERR_CORRUPT);
     assert_int_equal(far_index_check(c->session, c->index, accept_problem, NULL), 1);
     values[1] = was;
-    assert_true(stage_scans(c, "n", "na nb"));
+    assert_true(scans_both_ways(c, "n", "na nb"));
     stage_close(&s);
 }
 

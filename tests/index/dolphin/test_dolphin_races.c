@@ -13,7 +13,7 @@ TEST_WITH(get_between_reserve_and_live, inserts_by_cas, NULL) {
     open_stage(WORDS ",insert=cas", NULL);
     put_all(a, "na nb");
     run_to_point(a, "dolphin:reserved", FAR_OP_INSERT, "nc", V2);
-    assert_true(stage_reads(b, "nc", NULL) && stage_scans(b, "n", "na nb"));
+    assert_true(stage_reads(b, "nc", NULL) && scans_both_ways(b, "n", "na nb"));
     stage_finish(a);
     assert_true(a->result == 0 && stage_reads(b, "nc", V2));
     stage_close(&s);
@@ -29,7 +29,7 @@ TEST_WITH(get_between_value_and_live, inserts_by_ticket, NULL) {
     far_addr value = dolphin_vword_addr(dolphin_entry_addr(leaf_entry("na", 0)), 4, 2);
     stage_start(a, FAR_OP_INSERT, "nc", V2);
     far_sim_hold *hold = stage_hold(a, (far_sim_match){.kind = FAR_SIM_WRITE, .from = value, .to = value + 8});
-    assert_true(stage_reads(b, "nc", NULL) && stage_scans(b, "n", "na nb"));
+    assert_true(stage_reads(b, "nc", NULL) && scans_both_ways(b, "n", "na nb"));
     far_sim_release(hold);
     stage_finish(a);
     assert_true(a->result == 0 && stage_reads(b, "nc", V2));
@@ -176,9 +176,9 @@ TEST_OF_BOTH_INSERTS(stale_get_after_split_then_update) {
 TEST_OF_BOTH_INSERTS(stale_scan_after_compaction) {
     open_stage(SLOTS4, NULL);
     put_all(a, "na nb nc nd");
-    assert_true(stage_scans(b, "n", "na nb nc nd"));
+    assert_true(scans_both_ways(b, "n", "na nb nc nd"));
     stage_write(a, "naa", V1);
-    assert_true(stage_scans(b, "n", "na naa nb nc nd"));
+    assert_true(scans_both_ways(b, "n", "na naa nb nc nd"));
     stage_close(&s);
 }
 
@@ -313,9 +313,9 @@ TEST_OF_BOTH_INSERTS(gets_and_scans_pass_a_frozen_leaf) {
     assert_true(stage_reads(b, "na", V1));
     run_to_point(a, "dolphin:publish", FAR_OP_INSERT, "ne", V1);
     assert_true(stage_reads(b, "na", V1) && stage_reads(c, "nd", V1) && stage_reads(c, "ne", NULL));
-    assert_true(stage_scans(b, "n", "na nb nc nd"));
+    assert_true(scans_both_ways(b, "n", "na nb nc nd"));
     stage_finish(a);
-    assert_true(stage_scans(b, "n", "na nb nc nd ne"));
+    assert_true(scans_both_ways(b, "n", "na nb nc nd ne"));
     stage_close(&s);
 }
 
@@ -368,7 +368,7 @@ TEST_OF_BOTH_INSERTS(user_value_equals_poison) {
             assert_int_equal(far_get(b->session, b->index, "nk", 2, &back, 8, &length), 0);
             assert_true(back == poison && length == 8);
         }
-        assert_true(stage_scans(c, "n", "na nk"));
+        assert_true(scans_both_ways(c, "n", "na nk"));
         stage_close(&s);
     }
 }

@@ -61,7 +61,7 @@ TEST_WITH(ticket_of_another_key_is_passed, inserts_by_ticket, NULL) {
         assert_int_equal(round_trips_of_insert(b, "nk"), 2);
         assert_int_equal(round_trips_of_insert(b, "nl"), 2);
         stage_finish(a);
-        assert_true(a->result == 0 && stage_reads(c, "nx", V1) && stage_scans(c, "n", "na nb nk " LONG_KEY " nl nx"));
+        assert_true(a->result == 0 && stage_reads(c, "nx", V1) && scans_both_ways(c, "n", "na nb nk " LONG_KEY " nl nx"));
         stage_close(&s);
     }
 }
@@ -81,7 +81,7 @@ TEST_WITH(two_pending_tickets_below_are_checked, inserts_by_ticket, NULL) {
     stage_finish(&d);
     assert_true(a->result == FAR_ERR_EXISTS && d.result == 0);
     stage_delete(b, "nk");
-    assert_true(stage_reads(c, "nk", NULL) && stage_scans(c, "n", "na nb nx"));
+    assert_true(stage_reads(c, "nk", NULL) && scans_both_ways(c, "n", "na nb nx"));
     far_session_close(d.session);
     stage_close(&s);
 }
@@ -243,7 +243,7 @@ TEST_WITH(ticket_meets_reserved, inserts_by_ticket, NULL) {
     stage_finish(&d);
     assert_true(a->result == 0 && d.result == 0 && stage_reads(b, "nk", V2) && stage_reads(c, "nx", V1));
     stage_delete(b, "nk");
-    assert_true(stage_reads(c, "nk", NULL) && stage_scans(c, "n", "na nb nx ny"));
+    assert_true(stage_reads(c, "nk", NULL) && scans_both_ways(c, "n", "na nb nx ny"));
     far_session_close(d.session);
     stage_close(&s);
 }
@@ -284,7 +284,7 @@ TEST_WITH(holes_are_passed, inserts_by_ticket, NULL) {
     stage_kill(&s, a);
     assert_int_equal(stage_do(b, FAR_OP_INSERT, "ne", V2), 0);
     assert_int_equal(round_trips_of_insert(b, "nf"), 2);
-    assert_true(stage_scans(c, "n", "na nb nc ne nf"));
+    assert_true(scans_both_ways(c, "n", "na nb nc ne nf"));
     stage_close(&s);
 }
 
