@@ -307,13 +307,13 @@ static unsigned estimate_share_ahead(const cached_node *e, unsigned at, const ch
 }
 
 
-/* Returns how many leaves the next batch READs. The estimate assumes that leaves are 60 % full. It adds an eighth of the
- * wanted pairs and 4 more, because a leaf that is missing costs a round trip. */
+/* Returns how many leaves the next batch READs. The estimate assumes that leaves are 60 % full. It adds a sixth of the
+ * wanted pairs and 2 more, because a leaf that is missing costs a round trip. */
 static unsigned count_leaves_to_read(const chime_state *st, const chime_leaf_list *list, unsigned share_ahead) {
     uint64_t per_leaf = st->span * 6 / 10 + 1, in_first = per_leaf * share_ahead / 256, wanted = list->wanted;
     if (wanted >= per_leaf * (CHIME_SCAN_LEAVES - 1))
         return CHIME_SCAN_LEAVES;
-    uint64_t most = (wanted + per_leaf - 1) / per_leaf + 1, safe = wanted + wanted / 8 + 4,
+    uint64_t most = (wanted + per_leaf - 1) / per_leaf + 1, safe = wanted + wanted / 6 + 2,
              leaves = 1 + (safe > in_first ? (safe - in_first + per_leaf - 1) / per_leaf : 0);
     return (unsigned)(leaves < most ? leaves : most);
 }

@@ -128,14 +128,17 @@ bool chime_line_is_current(const chime_state *st, uint64_t *w, unsigned line, un
 
 
 bool chime_node_is_consistent(const chime_state *st, uint64_t *w, unsigned tag) {
-    const uint64_t *tail = chime_tail(st, w), *h0 = chime_h0(st, w, 0);
-    uint64_t current = chime_h0_make(0, tag, true), h0_bits = tail[CHIME_TAIL_H0] ^ current, h1_bits = 0;
-    /* This loop collects the bits in which a line differs, because scans run it for every leaf. */
-    for (; h0 < tail; h0 += CHIME_LINE / 8) {
-        h0_bits |= h0[0] ^ current;
-        h1_bits |= h0[1] ^ tail[CHIME_TAIL_H1];
+    const uint64_t *tail = chime_tail(st, w);
+    /* bits that are set in any line, and bits that are set in all lines */
+    uint64_t any_h0 = tail[CHIME_TAIL_H0], all_h0 = any_h0, any_h1 = tail[CHIME_TAIL_H1], all_h1 = any_h1;
+    for (const uint64_t *h0 = chime_h0(st, w, 0); h0 < tail; h0 += CHIME_LINE / 8) {
+        any_h0 |= h0[0];
+        all_h0 &= h0[0];
+        any_h1 |= h0[1];
+        all_h1 &= h0[1];
     }
-    return chime_h0_tag(h0_bits) == 0 && !chime_h0_valid(h0_bits) && chime_h1_sibling_nv(h1_bits) == 0;
+    return chime_h0_valid(all_h0) && chime_h0_tag(all_h0) == tag && chime_h0_tag(any_h0) == tag &&
+           chime_h1_sibling_nv(any_h1) == chime_h1_sibling_nv(all_h1);
 }
 
 

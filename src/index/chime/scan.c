@@ -201,7 +201,7 @@ static int scan_from_leaf(scan_state *p, chime_node *n, chime_node **done) {
             return err;
         chime_ptr from = (*done)->ptr, next = chime_h1_sibling(chime_tail(op->st, (*done)->w)[CHIME_TAIL_H1]);
         if ((err = chime_move_right(op, 0, from, next, &moves)) != CHIME_RIGHT)
-            return err < 0 ? err : CHIME_STALE + 1;
+            return err < 0 ? err : note_stale_leaf(p, from);
         if ((err = read_right_sibling(p, *done)) != 0)
             return err;
         *done = &p->extra;
@@ -341,8 +341,11 @@ int chime_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
     scan_state *p = far_scratch(t, sizeof(*p));
     if (!p)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
-    memset(p, 0, sizeof(*p));
+    /* The other fields are set before they are used; clearing all of them would cost as much as reading a leaf. */
     p->delivery = (chime_delivery){.scan = scan, .wanted = scan->wanted};
+    p->end = (chime_key){.first = 0};
+    p->extra = (chime_node){.ptr = 0};
+    p->taken = 0;
     chime_begin_op(&p->op, t, index, (far_bytes){NULL, 0});
     if (!set_range(p, scan)) {
         scan->end = true;

@@ -31,27 +31,34 @@ static uint64_t rank_mask(const chime_delivery *d) {
 }
 
 
-/* Collects the items whose first 8 bytes are at least `least` and at most `most`. */
-static void collect_items(const chime_state *st, uint64_t *w, uint64_t least, uint64_t most, uint64_t mask,
-                          item_set *set) {
-    unsigned offset[CHIME_PER_LINE], h1 = chime_h1_offset(st->per_line, 0) / 8, all = (1u << st->per_line) - 1;
-    uint64_t least_rank = UINT64_MAX, most_rank = 0;
-    item *to = set->items;
-    for (unsigned i = 0; i < st->per_line; i++)
-        offset[i] = chime_slot_offset(st->per_line, i) / 8;
-    for (const uint64_t *line = w, *end = chime_tail(st, w); line < end; line += CHIME_LINE / 8)
-        for (unsigned left = chime_h1_occupied(line[h1]) & all; left; left &= left - 1) {
-            const uint64_t *words = line + offset[__builtin_ctz(left)];
-            if (words[0] < least || words[0] > most)
-                continue;
-            uint64_t rank = words[0] ^ mask;
-            *to++ = (item){rank, words + 1};
-            least_rank = rank < least_rank ? rank : least_rank;
-            most_rank = rank > most_rank ? rank : most_rank;
-        }
-    set->count = (unsigned)(to - set->items);
-    set->least = least_rank;
-    set->most = most_rank;
+/* Adds the item in this slot to the set, if its first 8 bytes are at least `least` and at most least + range. */
+static inline void take_item(item_set *set, const uint64_t *words, uint64_t least, uint64_t range, uint64_t mask) {
+    if (words[0] - least > range)
+        return;
+    uint64_t rank = words[0] ^ mask;
+    set->items[set->count++] = (item){rank, words + 1};
+    set->least = rank < set->least ? rank : set->least;
+    set->most = rank > set->most ? rank : set->most;
+}
+
+
+/* Collects the items whose first 8 bytes are at least `least` and at most least + range. The loop over the slots of a
+ * line is written out, because a scan runs it for every slot of its leaves. */
+static item_set collect_items(const chime_state *st, uint64_t *w, uint64_t least, uint64_t range, uint64_t mask,
+                              item *items) {
+    item_set set = {.items = items, .least = UINT64_MAX};
+    unsigned h1 = chime_h1_offset(st->per_line, 0) / 8, second = chime_slot_offset(st->per_line, 1) / 8,
+             third = chime_slot_offset(st->per_line, 2) / 8, all = (1u << st->per_line) - 1;
+    for (const uint64_t *line = w, *end = chime_tail(st, w); line < end; line += CHIME_LINE / 8) {
+        unsigned occupied = chime_h1_occupied(line[h1]) & all;
+        if (occupied & 1)
+            take_item(&set, line, least, range, mask);
+        if (occupied & 2)
+            take_item(&set, line + second, least, range, mask);
+        if (occupied & 4)
+            take_item(&set, line + third, least, range, mask);
+    }
+    return set;
 }
 
 
@@ -199,23 +206,28 @@ static int deliver_items_in_blocks(chime_op *op, chime_delivery *d, const item *
 }
 
 
-int chime_deliver_leaf(chime_op *op, chime_delivery *d, chime_node *n, uint64_t least, uint64_t most) {
-    const chime_state *st = op->st;
-    far_scratch_mark here = far_scratch_here(op->t);
-    item_set set = {.items = far_scratch(op->t, st->span * sizeof(item))};
-    item *ordered = far_scratch(op->t, st->span * sizeof(item));
-    if (!set.items || !ordered)
+static int deliver_items(chime_op *op, chime_delivery *d, const item_set *set) {
+    bool is_inline = op->st->inline_items;
+    if (is_inline && d->wanted == 1)
+        return deliver_inline_items(op->st, d, find_first_item(set), 1);
+    item *ordered = far_scratch(op->t, set->count * sizeof(*ordered));
+    if (!ordered)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
-    collect_items(st, n->w, least, most, rank_mask(d), &set);
-    int err = 0;
-    if (!st->inline_items && set.count) {
-        /* A pair in a block may turn out to be outside of the range, so all items are ordered. */
-        (void)order_items(&set, set.count, ordered);
-        err = deliver_items_in_blocks(op, d, ordered, set.count);
-    } else if (d->wanted == 1 && set.count)
-        err = deliver_inline_items(st, d, find_first_item(&set), 1);
-    else if (set.count)
-        err = deliver_inline_items(st, d, ordered, order_items(&set, d->wanted, ordered));
+    /* A pair in a block may turn out to be outside of the range, so all items are ordered in that case. */
+    unsigned count = order_items(set, is_inline ? d->wanted : set->count, ordered);
+    return is_inline ? deliver_inline_items(op->st, d, ordered, count) : deliver_items_in_blocks(op, d, ordered, count);
+}
+
+
+int chime_deliver_leaf(chime_op *op, chime_delivery *d, chime_node *n, uint64_t least, uint64_t most) {
+    if (least > most)
+        return 0;
+    far_scratch_mark here = far_scratch_here(op->t);
+    item *items = far_scratch(op->t, op->st->span * sizeof(*items));
+    if (!items)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
+    item_set set = collect_items(op->st, n->w, least, most - least, rank_mask(d), items);
+    int err = set.count ? deliver_items(op, d, &set) : 0;
     far_scratch_back(op->t, here);
     return err;
 }

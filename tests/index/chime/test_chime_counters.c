@@ -194,6 +194,24 @@ TEST(scans_stop_where_they_should) {
     }
     figures f = stats_since(&tr, &before, 2000, "scan of 100");
     assert_true(f.trips >= 1 && f.trips <= 2 && f.read <= 4.1 * 1424);
+    double forward = f.trips;
+    far_session_stats(tr.session, &before);
+    for (unsigned i = 0; i < 2000; i++) {
+        unsigned pairs = 0;
+        key_of(far_random_below(&random, KEYS), key);
+        assert_true(far_scan_reverse(tr.session, tr.index, NULL, 0, key, 8, 100, count_pair, &pairs) >= 0);
+        assert_true(pairs == 100 || key[0] == 0);
+    }
+    f = stats_since(&tr, &before, 2000, "backward scan of 100");
+    assert_true(f.trips <= 1.2 * forward && f.read <= 4.1 * 1424);
+    far_session_stats(tr.session, &before);
+    for (unsigned i = 0; i < 2000; i++) {
+        unsigned pairs = 0;
+        key_of(far_random_below(&random, KEYS), key);
+        assert_int_equal(far_scan(tr.session, tr.index, key, 8, NULL, 0, 1, count_pair, &pairs), 1);
+    }
+    f = stats_since(&tr, &before, 2000, "scan of 1");
+    assert_true(f.trips <= 1.02 && f.read <= 1.2 * 1424);
     far_session_stats(tr.session, &before);
     for (unsigned i = 0; i < 2000; i++) { /* ranges that contain about four keys */
         unsigned pairs = 0;

@@ -46,7 +46,8 @@ static size_t value_of(const model *m, unsigned number, uint8_t value[256]) {
 
 typedef struct pass {
     const model *m;
-    unsigned next, pairs;
+    bool backward;
+    unsigned next, pairs; /* number of the key that the scan returns next, or of an absent key before it */
 } pass;
 
 
@@ -54,28 +55,34 @@ static int look_at_pair(void *ctx, const void *key, size_t key_len, const void *
     pass *p = ctx;
     uint8_t k[64], v[256];
     while (p->next < KEYS && !p->m->number[p->next])
-        p->next++;
+        p->next += p->backward ? -1u : 1;
     assert_true(p->next < KEYS);
     assert_int_equal(key_len, key_of(p->m, p->next, k));
     assert_memory_equal(key, k, key_len);
     assert_int_equal(value_len, value_of(p->m, p->m->number[p->next], v));
     assert_memory_equal(value, v, value_len);
-    p->next++;
+    p->next += p->backward ? -1u : 1;
     p->pairs++;
     return 0;
 }
 
 
+/* Scans the keys from..to - 1, or from the key `from` on if `to` is KEYS, in both directions. */
 static void scan_from(model *m, unsigned from, unsigned to, uint64_t limit) {
     uint8_t a[64], b[64];
     size_t a_len = key_of(m, from, a), b_len = key_of(m, to, b);
-    pass p = {.m = m, .next = from};
     unsigned there = 0;
     for (unsigned n = from; n < to; n++)
         there += m->number[n] != 0;
-    int64_t pairs = far_scan(m->session, m->index, a, a_len, b, b_len, limit, look_at_pair, &p);
-    assert_int_equal(pairs, limit && limit < there ? limit : there);
-    assert_int_equal(p.pairs, pairs);
+    for (unsigned backward = 0; backward < 2; backward++) {
+        pass p = {.m = m, .backward = backward, .next = backward ? to - 1 : from};
+        const void *end = to == KEYS ? NULL : b;
+        int64_t pairs =
+            backward ? far_scan_reverse(m->session, m->index, a, a_len, end, end ? b_len : 0, limit, look_at_pair, &p)
+                     : far_scan(m->session, m->index, a, a_len, end, end ? b_len : 0, limit, look_at_pair, &p);
+        assert_int_equal(pairs, limit && limit < there ? limit : there);
+        assert_int_equal(p.pairs, pairs);
+    }
 }
 
 
@@ -106,7 +113,7 @@ static void run_step(model *m, far_random *random, unsigned step) {
             assert_memory_equal(back, value, found);
         }
     } else {
-        unsigned to = n + (unsigned)far_random_below(random, KEYS - n);
+        unsigned to = n + (unsigned)far_random_below(random, KEYS - n + 1);
         scan_from(m, n, to, pick == 99 ? 0 : 1 + far_random_below(random, 30));
     }
 }

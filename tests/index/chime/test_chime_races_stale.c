@@ -183,14 +183,15 @@ TEST(old_cache_entries_are_not_used) {
     far_pool_usage usage;
     assert_int_equal(far_pool_stat(a->session, &usage), 0);
     uint64_t now = usage.epoch, old = now + (1u << 14), half = now + (1u << 13);
-    chime_ptr root = chime_ptr_without_low(atomic_load_explicit(&st->root, memory_order_relaxed)), children[12];
+    chime_ptr root = chime_ptr_without_low(atomic_load_explicit(&st->root, memory_order_relaxed));
     chime_key key;
     chime_route route;
     chime_key_make(st, (far_bytes){bytes_of(nth_key(7)), 8}, &key);
     assert_true(chime_cache_route(st->cache, st, root, &key, half, &route));
     assert_false(chime_cache_route(st->cache, st, root, &key, old, &route));
-    assert_true(chime_cache_children(st->cache, st, root, &key, NULL, half, 12, children) > 0);
-    assert_int_equal(chime_cache_children(st->cache, st, root, &key, NULL, old, 12, children), 0);
+    chime_leaf_list list = {.at = &key, .wanted = 12};
+    assert_true(chime_cache_children(st->cache, st, root, half, &list) && list.count > 0);
+    assert_false(chime_cache_children(st->cache, st, root, old, &list));
     assert_true(chime_hot_find(st->hot, key.hash, half) != 0);
     assert_true(chime_hot_find(st->hot, key.hash, old) == 0);
     /* A child that is added later must not make the entry look younger. */
