@@ -101,6 +101,11 @@ static int smart_open(far_task *t, far_index *index) {
     st->walk_slice = (unsigned)options[SMART_OPTION_WALK_SLICE];
     st->scan_batch = (unsigned)options[SMART_OPTION_SCAN_BATCH];
     st->attempts_per_pin = (unsigned)options[SMART_OPTION_PATIENCE];
+    /* On mapped memory a round trip costs so little that READs in advance would save nothing. Single steps rely on slot
+     * words without the header of the node, so a salvage does without them. */
+    st->single_steps = !index->lenient && (options[SMART_OPTION_SINGLE_STEPS] == SMART_SINGLE_STEPS_AUTO
+                                               ? far_task_fabric(t)->at_once
+                                               : options[SMART_OPTION_SINGLE_STEPS] == SMART_SINGLE_STEPS_ON);
     uint64_t value_size = (uint64_t)options[FAR_OPTION_VALUE_SIZE];
     /* VI leaves are not counted as leaves that are never replaced, because an update in place that finds no memory for
      * its redo record replaces the leaf. */
@@ -132,6 +137,7 @@ static const char *const updates[] = {"word", "lock", "rcu", NULL};
 static const char *const evictions[] = {"clock", "fifo", NULL};
 static const char *const places[] = {"spread", "near", NULL};
 static const char *const merges[] = {"delayed", "eager", NULL};
+static const char *const single_steps[] = {"auto", "on", "off", NULL};
 
 static const far_option_def options[] = {
     {"layout", FAR_OPTION_CHOICE, 0, 0, 0, layouts,
@@ -158,6 +164,8 @@ static const far_option_def options[] = {
      "leaves that a scan READs in one batch"},
     {"patience", FAR_OPTION_NUMBER, 12, 2, 1000, NULL,
      "attempts at a lock, or at a leaf under change, before the pin is renewed and the search repeated"},
+    {"single_steps", FAR_OPTION_CHOICE, SMART_SINGLE_STEPS_AUTO, 0, 0, single_steps,
+     "scans READ one node or leaf at a time: on mapped memory only, always, or never"},
     {0},
 };
 
@@ -167,7 +175,7 @@ static const far_type types[SMART_TYPES] = {
     [SMART_TYPE_REDO] = {.name = "redo", .align = 32},
 };
 
-static const char *const private_options[] = {"walk_slice", "scan_batch", "patience", NULL};
+static const char *const private_options[] = {"walk_slice", "scan_batch", "patience", "single_steps", NULL};
 
 const far_index_kind far_smart_kind = {
     .name = "smart",

@@ -47,11 +47,12 @@ int smart_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
     scan_traversal sp = {.scan = scan};
     smart_traversal *p = &sp.traversal;
     p->each_leaf = give_pair;
-    p->wanted = scan->wanted + (scan->wanted && scan->after);
+    /* The traversal also visits the leaf of a bound that is excluded. */
+    bool skips_first = scan->backward ? scan->bounded && !scan->to_included : scan->after;
+    p->wanted = scan->wanted + (scan->wanted && skips_first);
     p->bounded = scan->bounded;
     p->backward = scan->backward;
-    /* On mapped memory a round trip costs little, so READs in advance would save nothing. */
-    p->steps_singly = far_task_fabric(t)->at_once;
+    p->steps_singly = smart_state_of(index)->single_steps;
     p->reads_ahead = !p->steps_singly && smart_state_of(index)->cache;
     int err = smart_op_begin(&p->op, t, index, scan->from);
     if (err < 0 || (scan->bounded && (err = smart_op_begin(&p->high, t, index, scan->to)) < 0))

@@ -246,8 +246,10 @@ static void push_remainder(smart_traversal *p, const expansion *x) {
         rest.on_high = false;
     else
         rest.on_low = false;
-    if (p->backward ? x->ranks.first > all.first : x->ranks.last < all.last)
-        p->items[p->count++] = rest;
+    if (p->backward ? x->ranks.first == all.first : x->ranks.last == all.last)
+        return;
+    p->items[p->count++] = rest;
+    far_point(p->op.t, "smart:remainder");
 }
 
 
@@ -410,7 +412,9 @@ static int take_node(smart_traversal *p, expansion *x, unsigned *want) {
     *want = node->words;
     if (x->in_parts)
         return 0;
-    if (!smart_take_header(&p->op, node) || node->depth <= x->item.depth)
+    /* A scan checks only the slot words that it uses. */
+    bool is_sound = p->wanted ? smart_take_header(&p->op, node) : smart_take_node(&p->op, node);
+    if (!is_sound || node->depth <= x->item.depth)
         return smart_fail_corrupt(p->op.index, node->addr, "node");
     /* A check also examines the slots after the first unbound slot. */
     bool ends = node->layout == SMART_DIR || !(smart_slots(node)[node->words - 1] & SMART_BOUND);

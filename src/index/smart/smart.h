@@ -43,11 +43,13 @@ enum {
     SMART_OPTION_WALK_SLICE,
     SMART_OPTION_SCAN_BATCH,
     SMART_OPTION_PATIENCE,
+    SMART_OPTION_SINGLE_STEPS,
 };
 
 enum { SMART_UPDATE_WORD, SMART_UPDATE_LOCK, SMART_UPDATE_RCU };
 enum { SMART_EVICT_CLOCK, SMART_EVICT_FIFO };
 enum { SMART_MERGE_DELAYED, SMART_MERGE_EAGER };
+enum { SMART_SINGLE_STEPS_AUTO, SMART_SINGLE_STEPS_ON, SMART_SINGLE_STEPS_OFF };
 
 /* Number of slots of a DIR node that are READ together with the wanted one, to find out whether the node is nearly
  * empty */
@@ -81,6 +83,7 @@ typedef struct smart_state {
     unsigned leaf_class;       /* the size class of all leaves, if has_fingerprints */
     unsigned walk_slice;       /* number of leaves that a walk or check visits under one pin */
     unsigned scan_batch;       /* number of leaves that a scan READs in one batch */
+    bool single_steps;         /* scans READ one node or leaf at a time (traversal.h) */
     unsigned attempts_per_pin; /* option patience: failed attempts after which a waiting operation renews its pin */
 
     /* Counters that all threads change without synchronization. A lost update only delays an adaptation. */

@@ -62,7 +62,7 @@ static void open_with_an_empty_branch(void) {
 
 /* The header of a node does not contain a long prefix as a whole, so a scan takes the prefix from the key of any leaf
  * below the node. Here the scan meets the empty branch first. It must continue with the other branch, or read the whole
- * subtree. Fails if find_key_below (node.c) ends at the empty branch and find_side_of_start (scan.c) also leaves out a
+ * subtree. Fails if find_key_below (node.c) ends at the empty branch and find_side (scan_nodes.c) also leaves out a
  * node with an unknown prefix: the keys of the other branch are missing then. */
 TEST(scan_with_an_empty_branch) {
     open_with_an_empty_branch();
@@ -130,7 +130,7 @@ static void run_full_check(void *arg) {
 /* C walks the tree in slices, and the first slice ends with "na". A deletes "na". Its node is merged away, and the
  * node's child, another node X, takes its place. B deletes all keys of X and fails before it removes X. C's second
  * slice must report X, because the first slice did not, although no leaf below X shows that X is behind "na". Fails if
- * find_side_of_start (scan.c) leaves out such a node: the collection would free X although it is linked. */
+ * find_side (scan_nodes.c) leaves out such a node: the collection would free X although it is linked. */
 TEST(a_walk_reports_a_node_that_became_empty) {
     stage st;
     char key[8];
@@ -317,7 +317,7 @@ static int exhaust_nodes(far_task *t, void *arg) {
 
 
 /* A stops after it has frozen a node, in a full pool, so that no copy can be made, and fails in the end. Gets, scans,
- * checks and deletes must go on through the frozen words (smart_find_leaf in find.c, accept_frozen in scan.c). Fails if
+ * checks and deletes must go on through the frozen words (smart_find_leaf in find.c, accept_frozen in scan_nodes.c). Fails if
  * one of them returns FAR_ERR_NO_MEMORY, because then no collection can run either. */
 TEST(frozen_node_in_a_full_pool) {
     char key[] = "nA";

@@ -165,7 +165,7 @@ static int count_broken_node(void *ctx, const char *what) {
 
 /* A damaged bit in a slot after the first unbound one makes a later insert fail, and no operation READs this slot
  * before that insert. So check READs it and reports the damage. Fails if check READs only as much as a scan does
- * (read_missing_slots in scan.c). */
+ * (take_node in scan_nodes.c). */
 TEST(a_check_covers_unused_slots) {
     open_stage(NULL, NULL);
     put_all(a, "naa nba nca nda nea nfa nga nha nia nja nka nla nma nna noa");

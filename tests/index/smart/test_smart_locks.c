@@ -183,7 +183,7 @@ TEST(scan_during_replace) {
 
 
 /* Race H19. A fails after it has frozen a node. B's scan completes the replacement, so that C's insert meets no frozen
- * word. Fails if scans only use frozen words and do not complete the replacement (expand_node in scan.c). */
+ * word. Fails if scans only use frozen words and do not complete the replacement (examine_word in scan_nodes.c). */
 TEST(scan_completes_an_interrupted_replacement) {
     far_stats before, after;
     open_stage(EAGER, NULL);
