@@ -51,7 +51,8 @@ static const small_index small_indexes[] = {
     {.kind = "dart", .options = "adjust_every=4,directory_bits=1,upkeep_batch=1", .keys = "prefix"},
     {.kind = "dart", .options = "adjust_every=4,directory_bits=0,upkeep_batch=1,segment_log=0", .keys = "prefix"},
     {.kind = "dart",
-     .options = "adjust_every=4,directory_bits=0,upkeep_batch=1,walk_slice=2,masked_freeze=off,segment_log=0",
+     .options =
+         "adjust_every=4,directory_bits=0,upkeep_batch=1,walk_slice=2,masked_freeze=off,segment_log=0,one_by_one=2",
      .keys = "prefix"},
     {.kind = "dart",
      .options = "adjust_every=16,directory_bits=0,upkeep_batch=1,walk_slice=1,segment_log=1",

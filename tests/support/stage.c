@@ -146,8 +146,9 @@ int stage_run(stage_actor *a) {
         return far_delete(a->session, a->index, a->key, a->key_len);
     default:
         a->pairs = 0;
-        return (int)far_scan(a->session, a->index, a->key_len ? a->key : NULL, a->key_len, a->to,
-                             a->to ? strlen(a->to) : 0, a->limit, keep_key, a);
+        return (int)(a->backward ? far_scan_reverse : far_scan)(a->session, a->index, a->key_len ? a->key : NULL,
+                                                                a->key_len, a->to, a->to ? strlen(a->to) : 0, a->limit,
+                                                                keep_key, a);
     }
 }
 

@@ -34,6 +34,7 @@ typedef struct stage_actor {
     size_t key_len, value_len;
     const char *to; /* upper bound of a scan; NULL: the scan runs to the end of the index */
     uint64_t limit; /* maximum number of pairs of a scan; 0: no limit */
+    bool backward;  /* a scan returns the pairs in descending key order */
     int result;
     bool ended, died;
     /* keys that a scan returned, each terminated by NUL; there is room for STAGE_PAIRS_MAX keys */

@@ -28,8 +28,8 @@
 
 typedef struct line {
     uint64_t node; /* granule of the node in 44 bits | number of this line << 44, for a node with several lines */
-    uint64_t epoch;
-    uint64_t words[LINE_WORDS]; /* slot words of inner children; unused words are 0 */
+    uint64_t epoch : 56, parts : 8; /* parts: number of lines of the node */
+    uint64_t words[LINE_WORDS];     /* slot words of inner children; unused words are 0 */
 } line;
 
 typedef struct line_set {
@@ -67,18 +67,19 @@ static bool line_is_fresh(const line *l, uint64_t epoch) {
 }
 
 
-static bool get_line(dart_cache *cache, uint64_t node, uint64_t epoch, uint64_t words[LINE_WORDS]) {
+/* Copies the words of a line. Returns the number of lines of its node, or 0 if the cache does not have this line. */
+static unsigned get_line(dart_cache *cache, uint64_t node, uint64_t epoch, uint64_t words[LINE_WORDS]) {
     dart_chunk *chunk;
     line_set *set = lock_set(cache, node_hash(node), false, &chunk);
-    bool found = false;
-    for (unsigned i = 0; set && i < SET_LINES && !found; i++)
+    unsigned parts = 0;
+    for (unsigned i = 0; set && i < SET_LINES && parts == 0; i++)
         if (set->lines[i].node == node && line_is_fresh(&set->lines[i], epoch)) {
             memcpy(words, set->lines[i].words, sizeof(set->lines[i].words));
-            found = true;
+            parts = set->lines[i].parts;
         }
     if (set)
         far_spin_unlock(&chunk->lock);
-    return found;
+    return parts;
 }
 
 
@@ -106,7 +107,8 @@ static bool put_line(dart_cache *cache, const line *new) {
     if (!set)
         return false;
     line *l = choose_victim(set, new->node, new->epoch, &full);
-    if (l->node != new->node || l->epoch < new->epoch || memcmp(l->words, new->words, sizeof(l->words)) != 0)
+    if (l->node != new->node || l->epoch < new->epoch || l->parts != new->parts ||
+        memcmp(l->words, new->words, sizeof(l->words)) != 0)
         *l = *new;
     far_spin_unlock(&chunk->lock);
     return full;
@@ -126,10 +128,10 @@ void dart_scan_cache_put(far_task *t, const far_index *index, const dart_node *n
     dart_est *est = dart_est_of(index);
     if (!est || est->scans.count == 0)
         return;
-    /* The last word of the last line is 0, so that a reader recognises this line. */
-    unsigned end = count && count % LINE_WORDS == 0 ? count + 1 : count;
-    for (unsigned i = 0; i < end; i += LINE_WORDS) {
-        line new = {.node = dart_granule(node->addr) | (uint64_t)(i / LINE_WORDS) << 44, .epoch = far_epoch(t)};
+    for (unsigned i = 0; i < count; i += LINE_WORDS) {
+        line new = {.node = dart_granule(node->addr) | (uint64_t)(i / LINE_WORDS) << 44,
+                    .epoch = far_epoch(t),
+                    .parts = (count + LINE_WORDS - 1) / LINE_WORDS};
         memcpy(new.words, words + i, (count - i < LINE_WORDS ? count - i : LINE_WORDS) * sizeof(*words));
         if (put_line(&est->scans, &new))
             dart_cache_count_full_set(&est->scans, far_epoch(t), move_lines);
@@ -192,18 +194,8 @@ static void collect_below(const collection *c, const dart_node *node, const far_
                           unsigned level);
 
 
-static bool get_part(const collection *c, const dart_node *node, unsigned part, uint64_t words[LINE_WORDS]) {
+static unsigned get_part(const collection *c, const dart_node *node, unsigned part, uint64_t words[LINE_WORDS]) {
     return get_line(c->cache, dart_granule(node->addr) | (uint64_t)part << 44, c->epoch, words);
-}
-
-
-/* Returns the number of lines of a node, or 0 if the cache does not have all of them. */
-static unsigned count_parts(const collection *c, const dart_node *node) {
-    uint64_t words[LINE_WORDS];
-    for (unsigned part = 0; get_part(c, node, part, words); part++)
-        if (!words[LINE_WORDS - 1])
-            return part + 1;
-    return 0;
 }
 
 
@@ -235,15 +227,19 @@ static bool collect_child(const collection *c, const dart_node *node, uint64_t w
 
 static void collect_below(const collection *c, const dart_node *node, const far_bytes *from, const far_bytes *to,
                           unsigned level) {
-    uint64_t words[LINE_WORDS] = {1};
-    bool backward = c->ahead->backward, wanted = true;
-    unsigned parts = backward ? count_parts(c, node) : UINT_MAX;
-    for (unsigned n = 0; n < parts && wanted && (backward || words[LINE_WORDS - 1] || n == 0); n++) {
-        if (!get_part(c, node, backward ? parts - 1 - n : n, words))
-            return;
-        for (unsigned i = 0; i < LINE_WORDS && wanted && !has_enough(c->ahead); i++) {
+    uint64_t words[LINE_WORDS];
+    bool backward = c->ahead->backward, wanted = true, found = false;
+    unsigned parts = get_part(c, node, 0, words);
+    for (unsigned n = 0; n < parts && wanted; n++) {
+        if (!get_part(c, node, backward ? parts - 1 - n : n, words)) {
+            wanted = !found; /* If the lines before the first wanted child are missing, the others are still useful. */
+            continue;
+        }
+        found = true;
+        for (unsigned i = 0; i < LINE_WORDS && wanted; i++) {
             uint64_t word = words[backward ? LINE_WORDS - 1 - i : i];
-            wanted = word ? collect_child(c, node, word, from, to, level) : backward;
+            if (word)
+                wanted = !has_enough(c->ahead) && collect_child(c, node, word, from, to, level);
         }
     }
 }

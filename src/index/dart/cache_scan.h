@@ -14,12 +14,12 @@ typedef struct dart_read_ahead_node {
     uint64_t *image; /* image of the node; NULL until the READ of the node was added to the batch */
 } dart_read_ahead_node;
 
-typedef struct dart_read_ahead { /* the nodes that one batch reads ahead */
+typedef struct dart_read_ahead {   /* the nodes that one batch reads ahead */
     struct dart_read_ahead *older; /* the nodes that earlier batches of the traversal have read ahead; or NULL */
     bool backward;                 /* nodes are collected in descending key order */
-    unsigned count, added;       /* number of collected nodes; number of READs that were added to the batch */
-    size_t expected_leaves;      /* estimated number of leaves below the collected nodes */
-    size_t wanted_leaves;        /* collecting stops at this number of leaves */
+    unsigned count, added;         /* number of collected nodes; number of READs that were added to the batch */
+    size_t expected_leaves;        /* estimated number of leaves below the collected nodes */
+    size_t wanted_leaves;          /* collecting stops at this number of leaves */
     unsigned last_rank; /* rank of the child of the node passed to dart_read_ahead_collect that was collected last */
     dart_read_ahead_node nodes[DART_READ_AHEAD_NODES];
     uint8_t table[4 * DART_READ_AHEAD_NODES]; /* hash table by address: 1 + index in nodes; 0: unused position */

@@ -195,8 +195,8 @@ static int check_node(far_task *t, far_index *index, const dart_view *view, cons
     far_report *report = ctx;
     const dart_header *above = item ? item->parent : NULL;
     unsigned depth = above ? dart_header_depth(above) : 0;
-    if (above &&
-        (memcmp(above->prefix, view->header->prefix, depth) != 0 || view->header->prefix[depth] != dart_rank_symbol(item->rank)))
+    if (above && (memcmp(above->prefix, view->header->prefix, depth) != 0 ||
+                  view->header->prefix[depth] != dart_rank_symbol(item->rank)))
         far_report_problem(report, "node %#llx: its prefix does not extend the prefix and symbol of its parent's slot",
                            (unsigned long long)view->node.addr);
     if (!item) /* no item: the node is the root, which no client freezes */
@@ -214,7 +214,8 @@ static int check_leaf(far_task *t, far_index *index, const dart_item *leaf, void
     (void)t, (void)index;
     unsigned depth = dart_header_depth(leaf->parent), klen = dart_leaf_klen(leaf->image[0]);
     far_bytes key = {leaf->image + 1, klen};
-    if (klen < depth || memcmp(key.data, leaf->parent->prefix, depth) != 0 || dart_symbol(key, depth) != dart_rank_symbol(leaf->rank))
+    if (klen < depth || memcmp(key.data, leaf->parent->prefix, depth) != 0 ||
+        dart_symbol(key, depth) != dart_rank_symbol(leaf->rank))
         far_report_problem(ctx, "leaf %#llx: its key does not have the prefix and symbol of its slot",
                            (unsigned long long)dart_word_addr(leaf->word));
     return 0;

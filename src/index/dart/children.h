@@ -9,9 +9,9 @@
 #define DART_NO_RANK DART_RANKS
 
 typedef struct dart_range { /* a range of keys */
-    far_bytes from;   /* the least key of the range */
-    bool bounded;     /* the range has the upper bound `to` */
-    bool to_included; /* `to` itself is in the range */
+    far_bytes from;         /* the least key of the range */
+    bool bounded;           /* the range has the upper bound `to` */
+    bool to_included;       /* `to` itself is in the range */
     far_bytes to;
 } dart_range;
 

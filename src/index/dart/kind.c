@@ -173,10 +173,10 @@ static const far_type types[DART_TYPES] = {
 };
 
 /* Options for tests. They turn off an optimisation, to measure its effect, or make a rare path likely. */
-static const char *const private_options[] = {"header_inline", "masked_freeze", "rider",           "spec_write",
-                                              "absorb",        "shrink",        "colocate",        "leaf_min",
-                                              "max_skip",      "probe_width",   "one_fingerprint", "adjust_every",
-                                              "walk_slice",    "upkeep_batch",  "segment_log",     "one_by_one",  NULL};
+static const char *const private_options[] = {
+    "header_inline", "masked_freeze", "rider",       "spec_write",      "absorb",       "shrink",     "colocate",
+    "leaf_min",      "max_skip",      "probe_width", "one_fingerprint", "adjust_every", "walk_slice", "upkeep_batch",
+    "segment_log",   "one_by_one",    NULL};
 
 const far_index_kind far_dart_kind = {
     .name = "dart",

@@ -118,6 +118,11 @@ static inline unsigned dart_word_len(uint64_t word) {
 }
 
 
+static inline unsigned dart_leaf_code(uint64_t word) { /* returns the size code of a leaf */
+    return (unsigned)(word >> 48) & 0xff;
+}
+
+
 static inline dart_node_type dart_word_type(uint64_t word) {
     unsigned class = dart_word_class(word), upper = (unsigned)(word >> 55) & 1;
     if (!dart_class_is_inner(class))
@@ -262,6 +267,8 @@ static inline unsigned dart_bucket_slots(dart_node_type type, unsigned depth, un
 
 
 static inline unsigned dart_node_slots(dart_node_type type, unsigned depth, unsigned bucket) {
+    if (dart_capacity(type) <= bucket) /* one bucket */
+        return dart_bucket_slots(type, depth, bucket);
     return dart_buckets(type, bucket) * dart_bucket_slots(type, depth, bucket);
 }
 

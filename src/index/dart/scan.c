@@ -45,14 +45,12 @@ static bool has_advanced(const far_scan_chunk *scan) {
 
 
 int dart_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
-    dart_traversal traversal = {.range = {.from = scan->from,
-                                          .bounded = scan->bounded,
-                                          .to_included = scan->to_included,
-                                          .to = scan->to},
-                                .backward = scan->backward,
-                                .reads = DART_READ_LEAVES,
-                                .express = true,
-                                .wanted = scan->wanted ? scan->wanted : 1};
+    dart_traversal traversal = {
+        .range = {.from = scan->from, .bounded = scan->bounded, .to_included = scan->to_included, .to = scan->to},
+        .backward = scan->backward,
+        .reads = DART_READ_LEAVES,
+        .express = true,
+        .wanted = scan->wanted ? scan->wanted : 1};
     const dart_item *leaf;
     int result = 0, enough = 0;
     bool any = false;

@@ -18,10 +18,10 @@
 #define AHEAD_WALK 128u
 /* maximal number of children that are taken from a node together if objects are read one by one, so that their cache
  * misses overlap */
-#define PREFETCHED 4u
-#define SMALL_NODE 8u /* all children of a node with at most this many slots become entries of the frontier at once */
+#define PREFETCHED  4u
+#define SMALL_NODE  8u /* all children of a node with at most this many slots become entries of the frontier at once */
 #define LEAF_MEMORY 512u /* bytes of the memory that small leaves share */
-#define ROOT_SLOTS 16u /* number of slots of the root that are read together if objects are read one by one */
+#define ROOT_SLOTS  16u  /* number of slots of the root that are read together if objects are read one by one */
 
 
 static int fail_no_memory(void) {
@@ -33,7 +33,7 @@ static int fail_no_memory(void) {
 
 /* Returns a new entry of the frontier, in memory of an entry that was used before if there is one. The caller sets all
  * its fields. */
-static dart_item *new_item(far_task *t, dart_traversal *traversal) {
+static inline dart_item *new_item(far_task *t, dart_traversal *traversal) {
     dart_item *item = traversal->free_items;
     if (!item)
         return far_scratch(t, sizeof(*item));
@@ -51,7 +51,7 @@ static dart_rest *new_rest(far_task *t, dart_traversal *traversal) {
 }
 
 
-static void remove_item(dart_traversal *traversal, dart_item **at) {
+static inline void remove_item(dart_traversal *traversal, dart_item **at) {
     dart_item *item = *at;
     *at = item->next;
     item->next = traversal->free_items;
@@ -102,7 +102,7 @@ static inline dart_item *add_slot(far_task *t, dart_traversal *traversal, dart_i
 
 
 /* Takes some children of the rest at *at. Takes more than one only if objects are read one by one. */
-static int take_children(far_task *t, dart_traversal *traversal, dart_item **at) {
+static inline int take_children(far_task *t, dart_traversal *traversal, dart_item **at) {
     size_t most = !traversal->one_by_one ? 1 : traversal->wanted < PREFETCHED ? traversal->wanted : PREFETCHED;
     dart_rest *rest = (*at)->rest;
     do {
@@ -161,8 +161,7 @@ static inline dart_node item_child(const dart_item *item) {
 }
 
 
-/* Stores in the scan cache which inner children a scan has seen in a node. */
-static __attribute__((noinline)) void remember_children(far_task *t, const far_index *index, const dart_view *view) {
+void dart_traversal_remember(far_task *t, const far_index *index, const dart_view *view) {
     uint64_t words[DART_RANKS];
     unsigned count = dart_inner_children(view, words);
     dart_scan_cache_put(t, index, &view->node, words, count);
@@ -192,8 +191,10 @@ static inline int open_node(far_task *t, far_index *index, dart_traversal *trave
     if (err < 0)
         return err;
     if (traversal->reads == DART_READ_LEAVES && !traversal->one_by_one)
-        remember_children(t, index, view);
-    dart_clip clip = dart_clip_children(view->header, item->range, item->contains_from, item->contains_to);
+        dart_traversal_remember(t, index, view);
+    dart_clip clip = {0, DART_RANKS, DART_NO_RANK, DART_NO_RANK};
+    if (item->contains_from || item->contains_to)
+        clip = dart_clip_children(view->header, item->range, item->contains_from, item->contains_to);
     if (view->count <= SMALL_NODE)
         err = add_all_children(t, traversal, &item->next, view, item->range, &clip);
     else if (!dart_traversal_add_rest(t, traversal, &item->next, view, item->range, clip))
@@ -205,7 +206,7 @@ static inline int open_node(far_task *t, far_index *index, dart_traversal *trave
 
 /* Takes children of the rest at *at, or removes it if it is empty. Returns 1 if its next slot was not read, 0, or an
  * error. */
-static int settle_rest(far_task *t, dart_traversal *traversal, dart_item **at) {
+static inline int settle_rest(far_task *t, dart_traversal *traversal, dart_item **at) {
     dart_rest_state state = dart_rest_settle((*at)->rest);
     if (state == DART_REST_EMPTY)
         remove_item(traversal, at);
@@ -238,7 +239,7 @@ static int settle_entry(far_task *t, far_index *index, dart_traversal *traversal
 /* ---- Reading in batches ---- */
 
 static inline uint64_t leaf_read_bytes(const far_index *index, const dart_traversal *traversal, uint64_t word) {
-    uint64_t code = dart_word_len(word),
+    uint64_t code = dart_leaf_code(word),
              bytes = code == DART_SIZE_CODE_LONG ? DART_CHUNK_READ : dart_code_bytes((unsigned)code);
     if (traversal->reads == DART_READ_LEAVES)
         return bytes;
@@ -400,9 +401,9 @@ static int plan_round(far_task *t, far_index *index, dart_traversal *traversal, 
     r->count = r->nodes = 0;
     r->sum = r->children = 0;
     r->unread = NULL;
-    for (dart_item **at = &traversal->frontier; err >= 0 && !r->unread && r->children < ahead &&
-                                                r->nodes < NODES_AT_ONCE && r->count < ITEMS_AT_ONCE &&
-                                                r->sum < BYTES_AT_ONCE;
+    for (dart_item **at = &traversal->frontier;
+         err >= 0 && !r->unread && r->children < ahead && r->nodes < NODES_AT_ONCE && r->count < ITEMS_AT_ONCE &&
+         r->sum < BYTES_AT_ONCE;
          at = &(*at)->next) {
         if ((more = settle_entry(t, index, traversal, at)) <= 0)
             return more;
@@ -475,7 +476,7 @@ static inline uint64_t *leaf_memory(far_task *t, dart_traversal *traversal, uint
 /* Reads the first entry of the frontier, which is a leaf. Returns 1 or an error. */
 static inline int read_first_leaf(far_task *t, far_index *index, dart_traversal *traversal) {
     dart_item *leaf = traversal->frontier;
-    unsigned code = dart_word_len(leaf->word);
+    unsigned code = dart_leaf_code(leaf->word);
     if (code == 0)
         return dart_fail_corrupt(index, "leaf (its slot has no size code)", dart_word_addr(leaf->word));
     uint64_t bytes = leaf_read_bytes(index, traversal, leaf->word);
@@ -491,7 +492,7 @@ static inline int read_first_leaf(far_task *t, far_index *index, dart_traversal 
 
 
 /* Reads the first entry of the frontier, which is an inner node, and replaces it by its children. */
-static int read_first_node(far_task *t, far_index *index, dart_traversal *traversal) {
+static inline int read_first_node(far_task *t, far_index *index, dart_traversal *traversal) {
     dart_view view;
     unsigned bytes = describe_node(index, traversal->frontier, &view);
     if (bytes == 0)
@@ -505,7 +506,7 @@ static int read_first_node(far_task *t, far_index *index, dart_traversal *traver
 
 
 /* Does the same as find_leaf_in_batches, but reads each object when it is needed. */
-static int find_leaf_one_by_one(far_task *t, far_index *index, dart_traversal *traversal) {
+static inline int find_leaf_one_by_one(far_task *t, far_index *index, dart_traversal *traversal) {
     int result = 0;
     for (dart_item *first; result >= 0 && (first = traversal->frontier) != NULL;) {
         if (first->kind == DART_ITEM_LEAF)

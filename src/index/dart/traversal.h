@@ -63,7 +63,7 @@ bool dart_traversal_next_key(dart_traversal *traversal, uint8_t *place, size_t *
 
 /* True if the lengths in a leaf's header are consistent with each other and with the slot word that names the leaf. */
 static inline bool dart_leaf_is_sound(const far_index *index, uint64_t word, uint64_t header) {
-    unsigned code = dart_word_len(word);
+    unsigned code = dart_leaf_code(word);
     return code != 0 && dart_leaf_klen(header) <= dart_of(index)->max_key && dart_leaf_vlen(header) <= FAR_VALUE_MAX &&
            dart_leaf_used(header) <= dart_leaf_bytes(code, header);
 }
@@ -83,6 +83,8 @@ int dart_traversal_leave_start_node(far_task *t, dart_traversal *traversal);
 /* Puts the children of a node that was read into an empty place of the frontier. */
 dart_item *dart_traversal_add_rest(far_task *t, dart_traversal *traversal, dart_item **at, const dart_view *view,
                                    const dart_range *range, dart_clip clip);
+/* Stores in the scan cache which inner children a scan in batches has seen in a node. */
+void dart_traversal_remember(far_task *t, const far_index *index, const dart_view *view);
 /* Returns the number of leaves for which nodes are read ahead. */
 size_t dart_read_ahead_goal(const dart_traversal *traversal);
 

@@ -50,8 +50,7 @@ static int read_start_nodes(far_task *t, far_index *index, const dart_traversal 
         dart_view view = views[i];
         far_bytes prefix = {view.header->prefix, view.node.depth};
         bool right = dart_header_matches(view.header, &view.node) &&
-                     dart_common_prefix(prefix, *key) == prefix.length &&
-                     dart_any_unfrozen(view.slots, view.count);
+                     dart_common_prefix(prefix, *key) == prefix.length && dart_any_unfrozen(view.slots, view.count);
         int at = good;
         while (at > 0 && views[at - 1].node.depth < view.node.depth)
             at--;
@@ -66,8 +65,10 @@ static int read_start_nodes(far_task *t, far_index *index, const dart_traversal 
 
 
 /* Makes the children of a start node the last entry of the frontier. Returns 1 or an error. */
-static int add_start(far_task *t, dart_traversal *traversal, dart_item ***last, const dart_view *view,
-                     const dart_range *range) {
+static int add_start(far_task *t, const far_index *index, dart_traversal *traversal, dart_item ***last,
+                     const dart_view *view, const dart_range *range) {
+    if (view->whole && traversal->reads == DART_READ_LEAVES && !traversal->one_by_one)
+        dart_traversal_remember(t, index, view);
     dart_clip clip = dart_clip_children(view->header, range, true, true);
     dart_item *item = dart_traversal_add_rest(t, traversal, *last, view, range, clip);
     if (!item)
@@ -91,7 +92,7 @@ static int start_at_express_node(far_task *t, far_index *index, dart_traversal *
         return count;
     dart_item **last = &traversal->frontier;
     traversal->start_node = views[0].header;
-    return add_start(t, traversal, &last, &views[0], &traversal->range);
+    return add_start(t, index, traversal, &last, &views[0], &traversal->range);
 }
 
 
@@ -152,7 +153,7 @@ static int start_at_express_chain(far_task *t, far_index *index, dart_traversal 
     const dart_range *range = &traversal->range;
     int err = count < 0 ? count : 1;
     for (int i = 0; i < count && err > 0; i++) {
-        if ((err = add_start(t, traversal, &last, &views[i], range)) < 0)
+        if ((err = add_start(t, index, traversal, &last, &views[i], range)) < 0)
             return err;
         dart_range *rest = far_scratch(t, sizeof(*rest));
         if (!rest)
@@ -186,21 +187,17 @@ static const dart_header root_header = {.word = DART_N256 << 12};
 /* Prepares a view of the root in which no slot was read yet. */
 static int make_root_view(far_task *t, const far_index *index, dart_view *view) {
     uint64_t *slots = far_scratch(t, DART_RANKS * sizeof(*slots));
-    *view = (dart_view){.node = {dart_of(index)->root, DART_N256, 0},
-                        .count = DART_RANKS,
-                        .slots = slots,
-                        .header = &root_header};
+    *view = (dart_view){
+        .node = {dart_of(index)->root, DART_N256, 0}, .count = DART_RANKS, .slots = slots, .header = &root_header};
     return slots ? 0 : fail_no_memory();
 }
 
 
-/* Restricts the ranks of the root that are read first to those that probably suffice, if nodes were read ahead. */
+/* Chooses the ranks of the root that are read together with the nodes of the read-ahead, and probably suffice. */
 static void choose_root_ranks(const dart_traversal *traversal, const dart_rest *rest, unsigned *low, unsigned *high) {
     const dart_read_ahead *ahead = traversal->read_ahead;
     *low = rest->clip.low;
     *high = rest->clip.high;
-    if (!ahead || ahead->count == 0)
-        return;
     if (traversal->backward)
         *low = ahead->last_rank > *low + ROOT_MARGIN ? ahead->last_rank - ROOT_MARGIN : *low;
     else
@@ -208,13 +205,13 @@ static void choose_root_ranks(const dart_traversal *traversal, const dart_rest *
 }
 
 
-/* Starts at the root, of which only the needed slots are read, together with the nodes that were read ahead. */
+/* Starts at the root, of which only the needed slots are read, together with the nodes of the read-ahead. */
 static int start_at_root_slots(far_task *t, far_index *index, dart_traversal *traversal) {
     dart_view view;
     unsigned low, high;
     dart_item **last = &traversal->frontier;
     int err = make_root_view(t, index, &view);
-    if (err < 0 || (err = add_start(t, traversal, &last, &view, &traversal->range)) < 0) {
+    if (err < 0 || (err = add_start(t, index, traversal, &last, &view, &traversal->range)) < 0) {
         far_discard_batch(t);
         return err;
     }
@@ -228,7 +225,8 @@ static int start_at_root_slots(far_task *t, far_index *index, dart_traversal *tr
 }
 
 
-/* Starts at the whole root, for a traversal that visits nodes. */
+/* Starts at the root, of which all slots are read. A traversal other than a scan needs them, and a scan stores them in
+ * the scan cache. */
 static int start_at_whole_root(far_task *t, far_index *index, dart_traversal *traversal) {
     dart_node root = {dart_of(index)->root, DART_N256, 0};
     dart_view view;
@@ -236,7 +234,7 @@ static int start_at_whole_root(far_task *t, far_index *index, dart_traversal *tr
     int err = dart_read_node(t, index, &root, &view);
     if (err >= 0 && traversal->visit_node)
         err = traversal->visit_node(t, index, &view, NULL, traversal->ctx);
-    return err < 0 ? err : add_start(t, traversal, &last, &view, &traversal->range);
+    return err < 0 ? err : add_start(t, index, traversal, &last, &view, &traversal->range);
 }
 
 
@@ -259,7 +257,9 @@ static int start_scan(far_task *t, far_index *index, dart_traversal *traversal) 
     } else if (!add_cached_reads(t, index, traversal, &root) && express) {
         err = start_at_express_chain(t, index, traversal);
     }
-    return err != 0 ? err : start_at_root_slots(t, index, traversal);
+    if (err != 0)
+        return err;
+    return traversal->read_ahead ? start_at_root_slots(t, index, traversal) : start_at_whole_root(t, index, traversal);
 }
 
 

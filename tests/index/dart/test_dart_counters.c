@@ -282,7 +282,7 @@ static double measure_scans(rig *r, const char *keys, uint64_t count) {
 
 static average measure_default_gets(const char *keys, uint64_t count, double *scan_trips) {
     rig r;
-    open_index(&r, "local:2x256M", "adjust=0");
+    open_index(&r, "local:2x256M", "adjust=0,one_by_one=0");
     measure_keys(&r, keys, FAR_OP_INSERT, 0, count);
     measure_keys(&r, keys, FAR_OP_GET, 0, SOME);
     average gets = measure_keys(&r, keys, FAR_OP_GET, 0, SOME);
@@ -365,7 +365,7 @@ TEST(email_keys_from_the_root) {
 TEST(a_scan_of_100_takes_few_round_trips) {
     rig r;
     far_stats before, after;
-    open_index(&r, "local:2x256M", "est=0");
+    open_index(&r, "local:2x256M", "est=0,one_by_one=0");
     measure_keys(&r, "u64", FAR_OP_INSERT, 0, 300000);
     assert_int_equal(far_session_stats_of(r.session, FAR_OP_SCAN, &before), 0);
     for (unsigned i = 0; i < 200; i++) {
@@ -383,7 +383,7 @@ TEST(a_scan_of_100_takes_few_round_trips) {
 TEST(adjacent_leaves_are_one_read) {
     rig r;
     far_stats before, after;
-    open_index(&r, "local:64M", "est=0");
+    open_index(&r, "local:64M", "est=0,one_by_one=0");
     for (unsigned i = 0; i < 20000; i++) {
         uint8_t key[4] = {0, 0, (uint8_t)(i >> 8), (uint8_t)i};
         assert_int_equal(far_insert(r.session, r.index, key, 4, "some value of 24 bytes..", 24), 0);
@@ -481,14 +481,14 @@ static int note_key(void *ctx, const void *key, size_t key_len, const void *valu
 }
 
 
-/* Proves that after the keys with prefix "A\xff", a scan continues with "B". Fails if traversal.c, key_after_prefix
+/* Proves that after the keys with prefix "A\xff", a scan continues with "B". Fails if traversal_start.c, key_after_prefix
  * adds 1 with a carry but does not cut the key after the carry, because the scan then continues after "B\xff" or "B\0".
  * Also fails if the function makes no carry, because the scan then continues after "A\0", with four times as many
  * READs. */
 TEST(a_scan_continues_after_a_prefix_that_ends_in_ff) {
     rig r;
     /* the two caches are switched off, so scans use only the skip table */
-    open_index(&r, "local:16M", "upkeep_batch=1,adjust=0,slot_cache=0,scan_cache=0");
+    open_index(&r, "local:16M", "upkeep_batch=1,adjust=0,slot_cache=0,scan_cache=0,one_by_one=0");
     uint8_t key[] = {'A', 0xff, 0};
     for (unsigned last = 0; last < 12; last++) {
         for (unsigned i = 0; i < 3; i++) {
@@ -603,7 +603,7 @@ static int append_to_list(void *ctx, const void *key, size_t key_len, const void
  * is traversal.c, start_at_express_chain. */
 TEST(scans_of_a_deep_tree_give_every_key) {
     rig r;
-    open_index(&r, "local:64M", "adjust=0,upkeep_batch=1");
+    open_index(&r, "local:64M", "adjust=0,upkeep_batch=1,one_by_one=0");
     key_list *all = test_calloc(1, sizeof(*all)), *some = test_calloc(1, sizeof(*some));
     measure_keys(&r, "email", FAR_OP_INSERT, 0, DEEP_KEYS);
     far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, append_to_list, all);

@@ -49,7 +49,7 @@ EST_RACE(entry_committed_while_it_is_removed) {
 
 
 /* A has replaced X, and the table still names X. B's scan could start at X. Proves that it does not, because the key
- * with which A has made the replacement would be missing. Fails if traversal.c, read_start_nodes does not require an
+ * with which A has made the replacement would be missing. Fails if traversal_start.c, read_start_nodes does not require an
  * unfrozen slot. */
 EST_RACE(scan_does_not_start_at_a_replaced_node) {
     stage s;
@@ -73,7 +73,7 @@ EST_RACE(scan_does_not_start_at_a_replaced_node) {
 
 
 /* All fingerprints are equal, so the table names nodes of other prefixes and depths. Proves that a scan does not start
- * there. Fails if traversal.c, read_start_nodes does not compare prefixes. */
+ * there. Fails if traversal_start.c, read_start_nodes does not compare prefixes. */
 EST_RACE(scan_does_not_start_at_a_node_of_another_prefix) {
     stage s;
     set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=0,one_fingerprint=1");
@@ -91,7 +91,7 @@ EST_RACE(scan_does_not_start_at_a_node_of_another_prefix) {
 
 
 /* A scan starts at an express node whose subtree has no key of the range. Proves that the scan continues directly after
- * the node's prefix. Fails if traversal.c, key_after_prefix returns a later key. */
+ * the node's prefix. Fails if traversal_start.c, key_after_prefix returns a later key. */
 EST_RACE(scan_continues_after_an_exhausted_node) {
     stage s;
     set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=0");

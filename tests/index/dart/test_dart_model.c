@@ -132,6 +132,10 @@ static void compare_random_range(run *r, const void *from, size_t from_len, cons
     int64_t got = far_scan(r->session, r->index, from, from_len, to, to_len, limit, add_pair, &mine);
     assert_int_equal(got, far_model_scan(r->model, from, from_len, to, to_len, limit, add_pair, &theirs));
     assert_true(mine.hash == theirs.hash && mine.count == theirs.count);
+    mine = theirs = (listing){0};
+    got = far_scan_reverse(r->session, r->index, from, from_len, to, to_len, limit, add_pair, &mine);
+    assert_int_equal(got, far_model_scan_reverse(r->model, from, from_len, to, to_len, limit, add_pair, &theirs));
+    assert_true(mine.hash == theirs.hash && mine.count == theirs.count);
 }
 
 
@@ -183,6 +187,9 @@ TEST(every_switch_gives_the_same_results) {
                                            "est=0,leaf_min=128",
                                            "est=1,express_cache=0",
                                            "est=1,adjust=0",
+                                           "est=0,one_by_one=0",
+                                           "est=1,one_by_one=0",
+                                           "est=1,one_by_one=0,scan_cache=0",
                                            "est=1,est_update=0"};
     for (unsigned i = 0; i < sizeof(switches) / sizeof(switches[0]); i++) {
         same_as_the_model(switches[i], 2, 40, 700);

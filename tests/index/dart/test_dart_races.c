@@ -244,7 +244,7 @@ RACE(A21_range_after_split_above) {
 
 /* A range lies below the express node Y. (1) B links a node above Y, and has not updated the skip table. (2) C scans
  * the range; a part is no longer below Y. Proves that C returns all keys. Fails if a scan ends with the subtree of the
- * node at which it started (traversal.c, continue_after_start_node). */
+ * node at which it started (traversal.c, continue_traversal). */
 RACE(A21_range_inside_a_prefix_after_split_above) {
     stage s;
     char no_cache[96];

@@ -28,7 +28,7 @@ static void open_tree(tree *t, const char *keys) {
     assert_int_equal(far_keyset_open(keys, 1, &t->keys, NULL, 0), 0);
     assert_int_equal(far_pool_open("local:64M", &options, &t->pool), 0);
     assert_int_equal(far_session_open(t->pool, &t->session), 0);
-    assert_int_equal(far_index_create(t->session, "map", "dart", NULL, &t->index), 0);
+    assert_int_equal(far_index_create(t->session, "map", "dart", "one_by_one=0", &t->index), 0);
     for (uint64_t i = 0; i < RECORDS; i++)
         assert_int_equal(far_insert(t->session, t->index, key, far_keyset_key(t->keys, i, key), &i, sizeof(i)), 0);
 }
@@ -55,8 +55,8 @@ typedef struct costs { /* averages per scan */
 
 
 /* Runs scans that start at random keys, and returns their average costs. `limit` is the number of pairs; if it is 0,
- * each scan has the range of one key. */
-static costs scan_costs(tree *t, size_t limit) {
+ * each scan has the range of one key. A backward scan has a limit. */
+static costs scan_costs_in(tree *t, size_t limit, bool backward) {
     uint8_t key[FAR_KEY_MAX], to[FAR_KEY_MAX + 1];
     far_random random;
     far_stats before, after;
@@ -67,14 +67,39 @@ static costs scan_costs(tree *t, size_t limit) {
         size_t length = far_keyset_key(t->keys, far_random_below(&random, RECORDS), key), to_length = length + 1;
         memcpy(to, key, length);
         to[length] = 0;
-        assert_true(far_scan(t->session, t->index, key, length, limit ? NULL : to, limit ? 0 : to_length, limit,
-                             count_pair, &pairs) >= 0);
+        int64_t got = backward ? far_scan_reverse(t->session, t->index, NULL, 0, key, length, limit, count_pair, &pairs)
+                               : far_scan(t->session, t->index, key, length, limit ? NULL : to, limit ? 0 : to_length,
+                                          limit, count_pair, &pairs);
+        assert_true(got >= 0);
     }
     assert_int_equal(far_session_stats_of(t->session, FAR_OP_SCAN, &after), 0);
     far_stats d = far_stats_diff(&after, &before);
     costs c = {(double)d.round_trips / SCANS, (double)d.reads / SCANS, (double)pairs / SCANS};
     print_message("%zu pairs: %.2f round trips, %.1f READs\n", limit, c.trips, c.reads);
     return c;
+}
+
+
+static costs scan_costs(tree *t, size_t limit) {
+    return scan_costs_in(t, limit, false);
+}
+
+
+/* Proves that backward scans take at most 1.2 times the round trips of forward scans, with a warm scan cache and without
+ * one. Fails if the scan cache is not used in descending order (cache_scan.c, collect_below). */
+TEST(a_backward_scan_takes_as_many_round_trips) {
+    static const char *const kinds[] = {"email", "u64"};
+    for (unsigned i = 0; i < 2; i++) {
+        tree t;
+        open_tree(&t, kinds[i]);
+        costs cold = scan_costs_in(&t, 100, true), warm = scan_costs_in(&t, 100, true);
+        costs forward = scan_costs_in(&t, 100, false);
+        assert_true(cold.trips <= 8 && warm.trips <= 1.2 * forward.trips && warm.reads <= 1.2 * forward.reads);
+        close_tree(&t);
+        open_tree(&t, kinds[i]);
+        assert_true(cold.trips <= 1.2 * scan_costs_in(&t, 100, false).trips);
+        close_tree(&t);
+    }
 }
 
 
