@@ -56,8 +56,8 @@ struct smart_traversal {
     bool bounded;     /* the range has an upper bound */
     bool backward;    /* the leaves are visited in descending key order */
     bool reads_ahead; /* the nodes and leaves that the cache names are READ in advance */
-    /* The traversal READs one node or leaf at a time, and only a part of the slots of the root and of DIR nodes. A scan does so
-     * on mapped memory, where a slot that is READ in vain costs more than another round trip. */
+    /* The traversal READs one node or leaf at a time, and only a part of the slots of the root and of DIR nodes. A scan
+     * does so on mapped memory, where a slot that is READ in vain costs more than another round trip. */
     bool steps_singly;
     /* Number of leaves that a scan will probably need; 0: as many as fit into a batch. The traversal visits a leaf at a
      * bound of the range even if its key is outside the range; the caller compares the keys of such leaves. */
