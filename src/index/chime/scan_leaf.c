@@ -4,6 +4,7 @@
  * in both directions. Other files call chime_deliver_leaf. */
 #include "base/error.h"
 #include "index/chime/chime.h"
+#include "index/common/results.h"
 
 #include <stdlib.h>
 

@@ -3,6 +3,7 @@
  * words of frozen nodes without further checks. It read the pointer to each node at a moment when the node was linked.
  * A word that was frozen before that moment was still current then, and a word that was frozen later was current when
  * it was frozen; both moments are inside this call. */
+#include "index/common/results.h"
 #include "index/dart/traversal.h"
 
 

@@ -5,6 +5,7 @@
  * skipped and no key is emitted twice, even during structure changes. An interval is skipped as empty only if a proven
  * node (one that was linked when this operation READ it) has a NULL entry for the interval. */
 #include "base/error.h"
+#include "index/common/results.h"
 #include "index/dolphin/dolphin.h"
 #include "pool/epoch/epoch.h"
 
