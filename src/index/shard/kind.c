@@ -12,6 +12,10 @@
  * sweep or drain (take_work_share in load_factor.c) */
 enum { SHARE = 16, SHARE_INLINE = 6 };
 
+/* default of the option `bits` (default_bits): smallest and largest value, and the part of the pool that an empty index
+ * may use */
+enum { BY_POOL = -1, BITS_MIN = 4, BITS_MAX = 7, MEMORY_SHARE = 256 };
+
 
 uint64_t shard_hash(const far_index *index, far_bytes key) {
     const shard_state *st = shard_state_of(index);
@@ -60,6 +64,17 @@ static uint64_t descriptor_bytes(unsigned p) {
 }
 
 
+/* Returns the default of the option `bits`. Many clients fill a small table faster than it can double, because a doubling
+ * waits for an epoch in which every client takes part. So an empty index of a large pool has 4 buckets for each of 2048
+ * clients, but at most 1/256 of the memory of the pool. */
+static unsigned default_bits(const far_pool *pool, unsigned p) {
+    unsigned b = BITS_MIN;
+    while (b < BITS_MAX && (uint64_t)SHARD_BUCKET_BYTES << (p + b + 1) <= far_memory_bytes(pool) / MEMORY_SHARE)
+        b++;
+    return b;
+}
+
+
 /* Determines the number of partitions (2^*p) and the size of an empty partition (2^*b buckets). If the option
  * `partitions` is 0, the number follows from the number of memory nodes. Returns 0 or an error. */
 static int choose_shape(far_task *t, far_index *index, unsigned *p, unsigned *b) {
@@ -73,7 +88,8 @@ static int choose_shape(far_task *t, far_index *index, unsigned *p, unsigned *b)
     if ((extent & (extent - 1)) != 0 || (extent != 0 && extent < SHARD_BUCKET_BYTES))
         return far_fail(FAR_ERR_INVALID, "extent: %lld is not a power of two from 512", (long long)extent);
     *p = log2_of(partitions);
-    *b = (unsigned)index->options[SHARD_OPTION_BITS];
+    int64_t bits = index->options[SHARD_OPTION_BITS];
+    *b = bits == BY_POOL ? default_bits(index->pool, *p) : (unsigned)bits;
     if (descriptor_bytes(*p) > far_object_bytes_max(index->pool))
         return far_fail(FAR_ERR_INVALID, "partitions: the pool is too small for an index of %llu partitions",
                         (unsigned long long)partitions);
@@ -402,7 +418,8 @@ static const char *const layouts[] = {"auto", "pointer", NULL}, *const load_by[]
 
 static const far_option_def options[] = {
     {"partitions", FAR_OPTION_NUMBER, 0, 0, 65536, NULL, "a power of two; 0: by the number of memory nodes"},
-    {"bits", FAR_OPTION_NUMBER, 4, 0, 16, NULL, "an empty partition has 2^bits buckets"},
+    {"bits", FAR_OPTION_NUMBER, BY_POOL, BY_POOL, 16, NULL,
+     "an empty partition has 2^bits buckets; not given: 4 to 7, by the size of the pool"},
     {"load", FAR_OPTION_NUMBER, 0, 0, 95, NULL,
      "percentage of slots in use at which a partition doubles; 0: 80, or 75 with inline pairs"},
     {"slots", FAR_OPTION_NUMBER, 0, 0, 63, NULL, "number of slots used in a bucket (for tests); 0: all"},
