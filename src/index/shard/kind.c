@@ -278,7 +278,8 @@ static void read_options(shard_state *st, const far_index *index) {
     st->combining = o[SHARD_OPTION_COMBINING];
     st->absorb = o[SHARD_OPTION_ABSORB];
     st->pair_read = o[SHARD_OPTION_PAIR_READ];
-    st->window_read = o[SHARD_OPTION_WINDOW_READ];
+    /* a split after a get (move_on_read) needs the header of the bucket */
+    st->half_read = st->inlined && o[SHARD_OPTION_HALF_READ] && !st->move_on_read;
     st->ordered_cas = o[SHARD_OPTION_ORDERED_CAS];
     st->tag_mask = (1u << o[SHARD_OPTION_TAG_BITS]) - 1;
     for (unsigned v = 0; v < sizeof(st->tag_low); v++)
@@ -320,12 +321,11 @@ int shard_read_descriptor(far_task *t, const far_index *index, shard_descriptor 
     int err = far_wait(t);
     if (err < 0)
         return err;
-    if (head.magic == SHARD_MAGIC_OLD)
-        return far_fail(
-            FAR_ERR_INVALID,
-            "index '%s' was created by an earlier version of farindex, in a layout that this version cannot read: dump "
-            "it with that version, drop it, and load it again",
-            index->name);
+    if (head.magic != SHARD_MAGIC && (head.magic & shard_mask(48)) == (SHARD_MAGIC & shard_mask(48)))
+        return far_fail(FAR_ERR_INVALID,
+                        "index '%s' was created by %s version of farindex, in a layout that this version cannot read: "
+                        "dump it with that version, drop it, and load it again",
+                        index->name, head.magic < SHARD_MAGIC ? "an earlier" : "a later");
     if (head.magic != SHARD_MAGIC || head.p > SHARD_P_MAX || head.b > SHARD_B_MAX)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': its descriptor is corrupt", index->name);
     shard_descriptor *descriptor = far_scratch(t, descriptor_bytes(head.p));
@@ -436,7 +436,8 @@ static const far_option_def options[] = {
     {"combining", FAR_OPTION_BOOL, 1, 0, 1, NULL, "both halves of a split are written in one round trip"},
     {"absorb", FAR_OPTION_BOOL, 1, 0, 1, NULL, "an update that lost to another one counts as superseded and succeeds"},
     {"pair_read", FAR_OPTION_BOOL, 1, 0, 1, NULL, "while a partition doubles, child and parent are read together"},
-    {"window_read", FAR_OPTION_BOOL, 0, 0, 1, NULL, "gets read only a part of the bucket first, to save bytes"},
+    {"half_read", FAR_OPTION_BOOL, 1, 0, 1, NULL,
+     "inline pairs: gets read half of the bucket first; off: better if most gets are of absent keys"},
     {"ordered_cas", FAR_OPTION_BOOL, 1, 0, 1, NULL,
      "off: every write locks its bucket, and every get reads the header of its bucket twice"},
     {"tag_bits", FAR_OPTION_NUMBER, 14, 7, 14, NULL, "number of tag bits that are compared"},
@@ -466,9 +467,9 @@ static const far_type types[SHARD_TYPES] = {
     [SHARD_TYPE_DIRECTORY] = {.name = "body", .align = 64},
 };
 
-static const char *const private_options[] = {"slots",        "l2_slots", "extent",      "grace",  "pair_read",
-                                              "window_read",  "tag_bits", "filter_bits", "narrow", "idle_sweep",
-                                              "move_on_read", "share",    NULL};
+static const char *const private_options[] = {"slots",      "l2_slots",     "extent",      "grace",
+                                              "pair_read",  "tag_bits",     "filter_bits", "narrow",
+                                              "idle_sweep", "move_on_read", "share",       NULL};
 
 const far_index_kind far_shard_kind = {
     .name = "shard",

@@ -23,7 +23,7 @@ enum {
     SHARD_OPTION_COMBINING,
     SHARD_OPTION_ABSORB,
     SHARD_OPTION_PAIR_READ,
-    SHARD_OPTION_WINDOW_READ,
+    SHARD_OPTION_HALF_READ,
     SHARD_OPTION_ORDERED_CAS,
     SHARD_OPTION_TAG_BITS,
     SHARD_OPTION_FILTER_BITS,
@@ -77,22 +77,22 @@ typedef struct shard_partition {
     _Atomic uint64_t done[SHARD_DONE_WORDS];  /* chunks of the sweep that are known to be done */
 
     /* The number of keys in the partition, and the decision when it doubles (load_factor.c). */
-    _Atomic int64_t delta;               /* keys added minus keys removed by this handle, not yet published */
-    _Atomic int64_t count;               /* the published count, as last read or updated by this handle */
-    _Atomic uint64_t sample;             /* sample of buckets: version << 56 | buckets << 32 | twice their keys */
-    _Atomic uint32_t writes;             /* writes of this handle since it last published its delta */
-    _Atomic uint32_t inserts;            /* inserts of this handle */
-    _Atomic uint32_t inserts_at_idle;    /* value of `inserts` when housekeeping last visited the partition */
-    uint32_t writes_at_idle;             /* value of `writes` when housekeeping last published counts */
+    _Atomic int64_t delta;            /* keys added minus keys removed by this handle, not yet published */
+    _Atomic int64_t count;            /* the published count, as last read or updated by this handle */
+    _Atomic uint64_t sample;          /* sample of buckets: version << 56 | buckets << 32 | twice their keys */
+    _Atomic uint32_t writes;          /* writes of this handle since it last published its delta */
+    _Atomic uint32_t inserts;         /* inserts of this handle */
+    _Atomic uint32_t inserts_at_idle; /* value of `inserts` when housekeeping last visited the partition */
+    uint32_t writes_at_idle;          /* value of `writes` when housekeeping last published counts */
     _Atomic uint32_t requested; /* a version to which the partition must double, even if the count is below the bound */
-    _Atomic uint32_t suspected;          /* a version that seems due; sampling more buckets decides */
+    _Atomic uint32_t suspected; /* a version that seems due; sampling more buckets decides */
     /* value of `inserts` up to which this handle ignores suspicions that the partition is full */
     _Atomic uint32_t no_suspicion_until;
     /* Pointer layout: 1 + the version at which this handle last saw a reopened bucket, or 0 if it never saw one. */
     _Atomic uint32_t reopened_at;
-    _Atomic uint32_t steps_owed;         /* steps of sweep and drain that inserts of this handle have yet to take */
-    _Atomic uint32_t times_passed_on;    /* consecutive inserts that left a due doubling to the next insert */
-    _Atomic uint32_t known_due;          /* a version that a sample of buckets has shown to be due */
+    _Atomic uint32_t steps_owed;      /* steps of sweep and drain that inserts of this handle have yet to take */
+    _Atomic uint32_t times_passed_on; /* consecutive inserts that left a due doubling to the next insert */
+    _Atomic uint32_t known_due;       /* a version that a sample of buckets has shown to be due */
 
     atomic_flag growing; /* set while a task of this handle begins a doubling */
     atomic_flag working; /* set while a task of this handle takes a step of a sweep, drain or shrink */
@@ -103,7 +103,7 @@ typedef struct shard_partition {
     _Atomic uint32_t directories_seen; /* how often this handle has observed a change of the directory */
     uint32_t chunk_directory;          /* value of `directories_seen` when this handle took the chunk */
     uint64_t next, end; /* next: first bucket of the chunk that is not processed yet; end: bucket after the chunk */
-    uint64_t chunk;                    /* number of the chunk */
+    uint64_t chunk;     /* number of the chunk */
     /* true while the handle has a chunk; false before its first chunk of a phase and after the last one */
     bool has_chunk;
     bool chunk_failed;
@@ -155,7 +155,7 @@ typedef struct shard_state {
     unsigned single_extent_segments; /* segments with a smaller number than this consist of one extent */
     uint8_t tag_low[64];             /* lowest hash bit of the tags of each version */
     bool one_filter_bit;
-    bool grace, combining, absorb, pair_read, window_read, ordered_cas;
+    bool grace, combining, absorb, pair_read, half_read, ordered_cas;
     unsigned afs;   /* publish counts after this number of writes; 0 = adaptive */
     unsigned alpha; /* thousandths of the free slots that may be filled between two publications, when adaptive */
     unsigned share; /* one insert of this many takes a step of a sweep or drain */
@@ -185,27 +185,27 @@ typedef struct shard_op {
     shard_state *st;
     shard_partition *part;
     far_bytes key;
-    uint64_t h;         /* hash of the key */
-    shard_image *main;  /* image of the main bucket */
+    uint64_t h;        /* hash of the key */
+    shard_image *main; /* image of the main bucket */
     /* image of the other bucket of the pair of parent and child; unused memory if only one bucket is read */
     shard_image *other;
 
     /* The current attempt, set by shard_start_attempt and while the main bucket is read. */
-    uint64_t root;          /* the root word that this attempt relies on */
-    uint64_t bucket;        /* number of the key's bucket at version d */
-    unsigned d, phase;      /* version and phase in `root` */
+    uint64_t root;     /* the root word that this attempt relies on */
+    uint64_t bucket;   /* number of the key's bucket at version d */
+    unsigned d, phase; /* version and phase in `root` */
     bool graced; /* true if, before the bucket was read, all pinned clients had read the root word of this version */
-    bool paired;            /* both the child and its parent are read */
+    bool paired; /* both the child and its parent are read */
     bool header_first;      /* pointer layout, writing: header_before is read before the image of the main bucket */
     bool child_unwritten;   /* in this attempt the child was seen UNINIT before the main bucket was read */
     uint64_t header_before; /* header of the main bucket, read before any other word of it */
 
     /* The whole operation. */
-    unsigned attempt;      /* number of retries so far */
-    unsigned class;        /* pointer layout: size class of `block` */
-    far_addr block;        /* pointer layout: the new block, private until an entry names it; 0 = none */
-    bool written;          /* pointer layout: the block has been written */
-    bool inserting; /* pointer layout: the operation has the lock, and the key was absent before the lock was taken */
+    unsigned attempt; /* number of retries so far */
+    unsigned class;   /* pointer layout: size class of `block` */
+    far_addr block;   /* pointer layout: the new block, private until an entry names it; 0 = none */
+    bool written;     /* pointer layout: the block has been written */
+    bool inserting;   /* pointer layout: the operation has the lock, and the key was absent before the lock was taken */
     bool did_extra_work;   /* the operation searched below level 1, split its bucket, or published a count */
     bool took_over;        /* lazy_resize=off: the operation has continued the doubling of a failed client */
     unsigned insert_level; /* 2 or 3 if an insert placed its key at that level, else 0 */
@@ -286,9 +286,9 @@ typedef struct shard_overflow {
  * round trips. */
 typedef struct shard_own_change {
     shard_op *op;
-    int slot;                 /* slot of the key in the parent; -1 if the key is new */
-    bool remove;              /* the operation deletes the key */
-    uint64_t value;           /* inline layout: the new value */
+    int slot;       /* slot of the key in the parent; -1 if the key is new */
+    bool remove;    /* the operation deletes the key */
+    uint64_t value; /* inline layout: the new value */
     /* output: true if the split has made the change; false if it could not, and the change has had no effect */
     bool carried;
     /* output, pointer layout: expected word and returned word of the CAS that makes the change */
@@ -347,6 +347,12 @@ static inline uint64_t shard_level_hash(const shard_state *st, uint64_t h, unsig
 /* Returns the cache line at which the key's probe order of slots begins. */
 static inline unsigned shard_start_line(const shard_op *op) {
     return (unsigned)(shard_level_hash(op->st, op->h, 2) >> 56) & 7;
+}
+
+
+/* Inline layout: returns the half of the bucket, 0 or 1, whose slots come first in the key's probe order. */
+static inline unsigned shard_i_half(const shard_op *op) {
+    return shard_start_line(op) / 4;
 }
 
 
@@ -509,10 +515,10 @@ void shard_level_hashes(const shard_state *st, uint64_t h, uint64_t level[3]);
 /* A directory with segment 0, while no other client can reach them. */
 typedef struct shard_new_directory {
     far_addr directory;
-    far_addr segment;        /* the word of segment 0: address of its only extent, or of the array of its extents */
-    uint64_t count, bytes;   /* number of extents of segment 0, and bytes of each */
-    uint64_t extents;        /* number of extents that were allocated */
-    uint64_t *extent;        /* their addresses, in scratch memory of the task */
+    far_addr segment;      /* the word of segment 0: address of its only extent, or of the array of its extents */
+    uint64_t count, bytes; /* number of extents of segment 0, and bytes of each */
+    uint64_t extents;      /* number of extents that were allocated */
+    uint64_t *extent;      /* their addresses, in scratch memory of the task */
 } shard_new_directory;
 
 /* Makes a directory with an empty segment 0. */
@@ -579,9 +585,9 @@ void shard_add_main_reads(shard_op *op);
 int shard_select_main(shard_op *op);
 /* Adds the READs, waits for the whole batch, and selects the main bucket. */
 int shard_read_main(shard_op *op);
-/* With the option window_read: adds READs of the part of the bucket where the key most likely is. Returns 1 if READs
- * were added. */
-int shard_add_window_reads(shard_op *op);
+/* Inline layout: reads the half of the main bucket where the key most likely is. Returns 1 if the half was read; 0 if
+ * the key must be searched in the whole bucket; or an error. */
+int shard_i_read_half(shard_op *op);
 /* Locks a bucket and reads it: changes the bucket's lock word from `expected` to `mine`, and reads the bucket and the
  * words in `extra` (which may be NULL) under the lock. Returns 1 if the lock was taken. If not, returns 0 with the
  * found lock word in *old, and releases the latch. The caller holds the local latch of the bucket. */
@@ -671,6 +677,9 @@ static inline bool shard_i_hit_is_atomic(const shard_state *st, const shard_hit 
 
 
 bool shard_i_find_l1(const shard_op *op, shard_hit *hit);
+/* Searches the half that shard_i_read_half has read. Returns true if the key is present (rule R8 in find.c); false if
+ * the half proves nothing. */
+bool shard_i_find_in_half(const shard_op *op, shard_hit *hit);
 /* Adds the hits in the level-2 buckets and in the chain. It reads the further nodes of the chain. */
 int shard_i_gather_overflow(shard_op *op, const shard_overflow *o, unsigned generation, shard_hits *hits);
 /* Verifies the hits at level 3. Returns 1 if the search must be repeated. */

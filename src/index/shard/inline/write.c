@@ -36,10 +36,11 @@ int shard_i_unlock(shard_op *op, const shard_image *image) {
 
 
 int shard_i_find_free_slot(const shard_op *op, const uint64_t *w) {
-    /* a cache line has four slots, so this is the first slot of the key's start line */
+    /* A cache line has four slots, so this is the first slot of the key's start line. All slots of this half of the
+     * bucket precede those of the other half. */
     unsigned start = shard_start_line(op) * 4;
-    for (unsigned i = 0; i < 32; i++) {
-        unsigned slot = (start + i) % 32;
+    for (unsigned i = 0; i < 2 * SHARD_I_HALF; i++) {
+        unsigned slot = (start + i) % SHARD_I_HALF + ((start + i / SHARD_I_HALF * SHARD_I_HALF) & SHARD_I_HALF);
         if (slot < op->st->slots && shard_kw_is_empty(w[2 * slot + 1]))
             return (int)slot;
     }
