@@ -5,6 +5,7 @@
 #include "client/op.h"
 #include "farindex.h"
 #include "index/index.h"
+#include "index/shard/shard.h"
 #include "pool/handle.h"
 #include "test.h"
 
@@ -170,6 +171,35 @@ TEST(inline_layout_keeps_its_round_trips) {
     assert_true(costs[FAR_OP_UPDATE].trips <= 2.05);
     assert_true(costs[FAR_OP_DELETE].trips <= 2.05);
     assert_true(costs[FAR_OP_INSERT].trips <= 2.3);
+    close_table(&t);
+}
+
+
+/* Proves that a write of the inline layout takes four verbs: the CAS of the lock, a READ of the lock, a READ of the bucket,
+ * and one WRITE of the change and of the unlock. A get takes one READ of half a bucket. Nothing else is counted while the
+ * table is nearly empty. */
+TEST(inline_writes_take_four_verbs) {
+    enum { KEYS = 100 };
+    static const far_op_kind kinds[] = {FAR_OP_INSERT, FAR_OP_UPDATE, FAR_OP_GET, FAR_OP_DELETE};
+    table t;
+    open_table(&t, SIM, "key_size=8,value_size=8,partitions=1,bits=10");
+    for (uint64_t n = 0; n < KEYS; n++) /* the first operations read addresses */
+        assert_int_equal(do_operation(&t, FAR_OP_GET, 64 * n + 1), FAR_ERR_NOT_FOUND);
+    for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        far_stats before, now;
+        bool gets = kinds[i] == FAR_OP_GET;
+        assert_int_equal(far_session_stats_of(t.session, kinds[i], &before), 0);
+        for (uint64_t n = 0; n < KEYS; n++) /* do_operation runs housekeeping if the number is a multiple of 64 */
+            assert_int_equal(do_operation(&t, kinds[i], 64 * n + 1), 0);
+        assert_int_equal(far_session_stats_of(t.session, kinds[i], &now), 0);
+        far_stats diff = far_stats_diff(&now, &before);
+        assert_int_equal(diff.cas, gets ? 0 : KEYS);
+        assert_int_equal(diff.reads, gets ? KEYS : 2 * KEYS);
+        assert_int_equal(diff.writes, gets ? 0 : KEYS);
+        assert_int_equal(diff.faa + diff.masked_cas, 0);
+        assert_int_equal(diff.round_trips, gets ? KEYS : 2 * KEYS);
+        assert_int_equal(diff.bytes_read, KEYS * (gets ? SHARD_BUCKET_BYTES / 2 : 8 + SHARD_BUCKET_BYTES));
+    }
     close_table(&t);
 }
 

@@ -322,7 +322,7 @@ ON_EVERY_FABRIC(drain_vs_negative_get);
 
 /* Race H17 (docs/races/shard.md). Proves that a delete removes both copies that a failed drain has left. B's drain
  * fails after it has written the pair to level 1 and before it clears level 2. A deletes the key, and C must not find
- * it. Fails if replace_or_delete (inline/write.c) clears level 1 only. */
+ * it. Fails if delete_pair (inline/write.c) clears level 1 only. */
 static void drain_crash_delete_on(const char *sim) {
     stage s;
     stage_open(&s, "shard", INLINE "slots=2,l2_slots=2,load=95,afs=1,share=1,idle_sweep=off", sim);
