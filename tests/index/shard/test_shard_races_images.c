@@ -196,8 +196,9 @@ typedef struct change {
 static const change changes[] = {{FAR_OP_INSERT, 0, 71}, {FAR_OP_UPDATE, 70, 71}, {FAR_OP_DELETE, 70, 0}};
 
 
+/* Matches a WRITE of a pair of the bucket. */
 static far_sim_match write_into(far_addr bucket) {
-    return (far_sim_match){.kind = FAR_SIM_WRITE, .from = bucket, .to = bucket + SHARD_BUCKET_BYTES};
+    return (far_sim_match){.kind = FAR_SIM_WRITE, .from = bucket, .to = bucket + 8 * SHARD_I_H};
 }
 
 
