@@ -7,8 +7,9 @@ KIND ?= $$(build/test/farindex kinds --json | sed -n 's/^ *{\"kind\":\"\([a-z]*\
 MINUTES ?= 5
 FUZZ_KIND ?= chime dart dolphin shard smart
 SOAK_KIND ?= dart dolphin
+KEYS ?= 1000000 10000000 30000000
 
-.PHONY: all build build-test deps bench curves test test-all test-sanitizers test-quick test-network test-rdma test-aarch64 torture torture-chime torture-dolphin mutants fuzz churn soak stop-bound install uninstall deb format clean help
+.PHONY: all build build-test deps bench curves test test-all test-sanitizers test-quick test-network test-rdma test-aarch64 torture torture-chime torture-dolphin mutants fuzz churn soak recovery stop-bound install uninstall deb format clean help
 
 all: build
 
@@ -86,6 +87,11 @@ churn: build-test
 soak: build-test
 	@failed=0; for kind in $(SOAK_KIND); do build/test/test_soak $$kind $(MINUTES) || failed=1; done; exit $$failed
 
+# Prints the time from the failure of a client until its memory is free again, for indexes of several sizes.
+recovery: build-test
+	@failed=0; for kind in $(FUZZ_KIND); do for keys in $(KEYS); do \
+	    build/test/test_recovery_time $$kind $$keys || failed=1; done; done; exit $$failed
+
 # Stops a client of each kind and measures the longest call of the other clients: on shm, on daemons, and over a relay.
 stop-bound: build-test
 	@failed=0; for kind in $(FUZZ_KIND); do build/test/test_stop_bound $$kind || failed=1; done; exit $$failed
@@ -128,6 +134,7 @@ help:
 	@echo 'make fuzz             damaged pools and failing allocations, with sanitizers: SEEDS=FIRST..LAST, FUZZ_KIND="KIND .."'
 	@echo 'make churn            kill processes that work on a pool, then check that no memory has leaked: MINUTES=5 per kind, FUZZ_KIND'
 	@echo 'make soak             allocated and resident memory of four processes that insert and delete: MINUTES=5 per kind, SOAK_KIND'
+	@echo 'make recovery         the time from the failure of a client until its memory is free (6 GB of memory): KEYS="N ..", FUZZ_KIND'
 	@echo 'make stop-bound       the longest call of live clients while another client is stopped (20 minutes): FUZZ_KIND'
 	@echo 'make install          install the header, libraries, programs and manual pages: PREFIX=/usr/local, DESTDIR='
 	@echo 'make uninstall        remove the files that make install installed: DESTDIR='

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-typedef struct far_torture {    /* settings of torture; far_torture_init sets the defaults */
+typedef struct far_torture { /* settings of torture; far_torture_init sets the defaults */
     /* options of the index; NULL: each seed chooses options for small indexes (torture_small.c) */
     const char *kind, *options;
     unsigned clients, compute_nodes, memory_nodes;
@@ -30,8 +30,11 @@ typedef struct far_torture {    /* settings of torture; far_torture_init sets th
     /* The run contains phases in which all keys are deleted, each followed by a pause, so that kinds that shrink do so.
      * far_torture_choose_small sets this field from the seed. */
     bool ebb;
-    unsigned checks; /* number of index checks at each step of a client that churns; the seed decides */
-    /* Sessions are lost soon after this named point of the code. NULL: at any verb. The seed decides. */
+    /* Number of index checks that a client with `churn` (see below) makes at each of its steps.
+     * far_torture_choose_small sets this field from the seed. */
+    unsigned checks;
+    /* Sessions are lost soon after this named point of the code; NULL: at any verb. far_torture_choose_small sets this
+     * field from the seed. */
     const char *lost_at;
     /* Additional clients open and close sessions, indexes and compute nodes, and check the pool during the run. */
     bool churn;

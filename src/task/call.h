@@ -23,10 +23,14 @@ static inline void far_count_active(far_session *s, int more) {
 }
 
 
+#define FAR_TASK_CLEARED_BYTES (offsetof(far_task, stats) - offsetof(far_task, refused))
+_Static_assert(FAR_TASK_CLEARED_BYTES <= 64, "a compiler clears them by four stores, and more bytes by a loop");
+
+
 static inline void far_task_begin(far_task *t, unsigned kind) {
     far_session *s = t->session;
     assert(t->state == FAR_TASK_FREE && kind < FAR_STATS_KINDS);
-    memset(&t->refused, 0, offsetof(far_task, stats) - offsetof(far_task, refused));
+    memset(&t->refused, 0, FAR_TASK_CLEARED_BYTES);
     t->stats = &s->stats[kind];
     assert(t->wake_at == FAR_TIME_NEVER);
     far_count_active(s, 1);

@@ -7,10 +7,10 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "task/latch.h"
-#include "task/progress.h"
 #include "task/pin.h"
-#include "task/task.h"
+#include "task/progress.h"
 #include "task/session_list.h"
+#include "task/task.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -31,7 +31,7 @@ typedef struct far_batch_box {
 typedef enum { FAR_TASK_FREE, FAR_TASK_READY, FAR_TASK_RUNNING, FAR_TASK_WAITING } far_task_state;
 /* What a waiting task waits for. */
 typedef enum {
-    FAR_WAIT_WAITED,  /* the task waits until its started batches have completed */
+    FAR_WAIT_WAITED, /* the task waits until its started batches have completed */
     FAR_WAIT_ALL, /* the task waits until all its batches have completed, also those that were posted without waiting */
     FAR_WAIT_CONTROL, /* the task waits until the replies to its control messages have arrived */
     FAR_WAIT_WAKE     /* the task waits until another task or thread wakes it */
@@ -71,27 +71,31 @@ struct far_task {
      * pauses until a newer request is made (pool/epoch/epoch.h). */
     uint32_t rest_request;
 
+    /* The last time at which the operation is known to have waited for other clients or other operations of its handle;
+     * only valid if `waits_since` is not 0. */
+    uint64_t waits_until;
+
     /* Error code that explains why the open batch must not be posted, or 0. All fields from this one up to `stats` are
-     * 0 when a task begins. */
+     * 0 when a task begins. They are few, because every operation clears them (far_task_begin in task/call.h). */
     int refused;
     int error; /* error of a batch that has completed since the last wait */
     int lost;  /* error code that every wait of this task returns after its session was lost; 0: not lost */
-    /* Since when the operation waits for other clients or other operations of its handle (pool/epoch/stalled.h), and
-     * the last time at which it is known to have waited; 0: it has not waited. */
-    uint64_t waits_since, waits_until;
-    bool has_waited; /* the operation has waited since it took its previous pin */
-    bool many_waits; /* the task is a collection or a check: each of its waits has a time of its own */
-    far_pin_sparing pin_sparing;
     uint32_t index_key;
     const char *label;
+    /* Since when the operation waits for other clients or other operations of its handle (pool/epoch/stalled.h); 0: it
+     * has not waited. */
+    uint64_t waits_since;
     /* Time when this background traversal last paused; 0: the traversal need not pause (pool/epoch/epoch.h). */
     uint64_t rest_since;
+    /* size of the last object for which no memory was found; 0 if that allocation was allowed to use the headroom */
+    uint64_t missed_bytes;
+    bool has_waited;     /* the operation has waited since it took its previous pin */
+    bool many_waits;     /* the task is a collection or a check: each of its waits has a time of its own */
+    uint8_t pin_sparing; /* a far_pin_sparing */
     bool background;
     bool added; /* set by far_note_added: true if the current put adds a key */
     /* the task may take memory from the headroom of a full pool, because it executes an update or a delete */
     bool uses_headroom;
-    /* size of the last object for which no memory was found; 0 if that allocation was allowed to use the headroom */
-    uint64_t missed_bytes;
     /* a wake-up arrived while the task was not waiting for one, so its next far_task_block returns at once */
     bool woken;
 
@@ -99,7 +103,7 @@ struct far_task {
     /* Message of the last failure of the task; a direct task uses the buffer of its thread instead. */
     char words[FAR_MESSAGE_BYTES];
 
-    far_wait_for waits_for;  /* what the task waits for; valid while its state is FAR_TASK_WAITING */
+    far_wait_for waits_for; /* what the task waits for; valid while its state is FAR_TASK_WAITING */
     /* deadline of the wait: at this time the task is woken if no other wake-up came before; FAR_TIME_NEVER: no
      * deadline */
     uint64_t wake_at;
@@ -111,7 +115,7 @@ struct far_task {
 
     /* set by index/common/rdwc.c while the task executes an operation on behalf of several tasks (RDWC) */
     struct far_rdwc_member *rdwc;
-    unsigned latched;             /* number of used elements of `latches` */
+    unsigned latched; /* number of used elements of `latches` */
     far_latch_hold latches[FAR_LATCHES_HELD_MAX];
 };
 
@@ -130,7 +134,7 @@ struct far_session {
     far_conn *conn;
     unsigned id, generation; /* identity of the client in the registry of the pool; id 0: not registered yet */
     int lost; /* FAR_ERR_FENCED after a verb of the session has failed; then every later verb fails too */
-    _Atomic(const char *) gone;   /* message of the fabric that says why the session is lost; NULL: unknown */
+    _Atomic(const char *) gone;     /* message of the fabric that says why the session is lost; NULL: unknown */
     char gone_text[FAR_REASON_MAX]; /* copy of that message if it belongs to the connection, which is freed earlier */
 
     atomic_int entered; /* 1 while a thread is inside: a thread of the user, or housekeeping */

@@ -13,8 +13,8 @@
 #define UPDATES_EVICTED (3 * RIG_NODES * RIG_BYTES / 1500)
 #define UPDATES_MAX     200000
 /* largest number of verbs of the first update that finds no memory, including its wait */
-#define VERBS_MAX       200000
-#define VERBS_NEXT      20000  /* largest number of verbs of the next update, while the same client is still stopped */
+#define VERBS_MAX  200000
+#define VERBS_NEXT 20000 /* largest number of verbs of the next update, while the same client is still stopped */
 
 typedef struct stage {
     far_pool *pool;
@@ -141,8 +141,8 @@ TEST_FUNCTION(a_long_stalled_client_is_evicted) {
 }
 
 
-/* A client that cannot be evicted is named as well, because the client that needs memory cannot do anything about it.
- */
+/* The out-of-memory error also names a stalled client that this handle failed to evict, because then only the user can
+ * end that client. */
 TEST_FUNCTION(a_client_that_cannot_be_evicted_is_named) {
     stage stopped = {0}, s = {.kind = *state};
     rig_refuse_evictions(true);

@@ -95,9 +95,9 @@ static bool value_may_be_damaged(const trial *t, unsigned number) {
 }
 
 
-/* Returns whether the value belongs to another key that the damage may have changed into this one. This is possible if
- * the last three bytes of that key were among the overwritten bytes. Indexes store parts of keys as numbers, so these
- * bytes are in reversed order in the memory. */
+/* Returns true if the value belongs to another key than the one under which it was found, and the damage may have
+ * changed that other key into this one. This is possible if the overwritten bytes contained the last three bytes of the
+ * other key. They are searched for in reversed order, because indexes store parts of keys as little-endian numbers. */
 static bool value_is_of_renamed_key(const trial *t, const char *value, size_t bytes) {
     for (unsigned i = 0; i < SCENE_NUMBERS && !trial_has_sums; i++) {
         char key[SCENE_KEY_BYTES], end[3];

@@ -82,8 +82,8 @@ static inline bool story_was_there(const story *st, const char *key) {
 }
 
 
-/* Returns whether the change has taken effect or not, all other keys are unchanged, and the changed key can be written.
- */
+/* Returns true if the change has taken effect completely or not at all, all other keys are unchanged, and the changed
+ * key can be written. */
 static inline bool story_outcome_is_valid(far_session *s, far_index *index, const story *st) {
     char copy[256], *next = copy, *key, value[STORY_VALUE_MAX];
     snprintf(copy, sizeof(copy), "%s", st->present);

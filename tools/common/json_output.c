@@ -109,7 +109,7 @@ void cli_json_set_bool(json_t *object, const char *name, bool value) {
 
 /* ---- Printing ---- */
 
-/* Prints the value without a newline and releases it. A stream that cannot be written is left to the caller. */
+/* Prints the value without a newline and releases it. If writing fails, the caller finds the error with ferror. */
 static void dump_value(FILE *file, json_t *value, size_t flags) {
     if (json_dumpf(require_value(value), file, DUMP_FLAGS | flags) < 0 && !ferror(file))
         exit_without_memory();

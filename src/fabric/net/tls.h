@@ -18,8 +18,8 @@ typedef struct net_tls_config {
 typedef struct net_tls_context net_tls_context; /* configuration of one side, shared by its sessions */
 typedef struct net_tls net_tls;                 /* one TLS session */
 
-/* Reads the files. *context stays NULL when the configuration names no file. An error is explained in far_last_error.
- */
+/* Loads the files that the configuration names. Sets *context to NULL if it names none. Returns 0, or an error that
+ * far_last_error describes. */
 int net_tls_open(const net_tls_config *config, bool server, net_tls_context **context);
 void net_tls_close(net_tls_context *context); /* frees the context; NULL is allowed */
 

@@ -368,8 +368,8 @@ static bool on_name(server_peer *peer, const net_head *head, const char *body) {
 }
 
 
-/* Runs the verbs of a batch. The caller holds run_lock. Fencing takes effect between two verbs, or after the last; then
- * this returns false. */
+/* Runs the verbs of a batch. The caller holds run_lock. If the peer is fenced while verbs remain, they are not run, and
+ * this returns false. If it is fenced later, all verbs have taken effect, and this returns true. */
 static bool run_verbs(server_peer *peer, const char *at, const char *end, char *results) {
     net_memory *memory = peer->server->memory;
     net_verb verb;

@@ -126,7 +126,7 @@ typedef enum sim_verb_state {
 typedef struct sim_post { /* a batch in flight */
     far_batch *batch;
     sim_conn *conn;
-    uint32_t remaining;   /* number of verbs that have not completed */
+    uint32_t remaining; /* number of verbs that have not completed */
     /* number of the memory nodes that the batch uses; the client pays the CPU time of one completion for each */
     uint32_t completions;
     int status;
@@ -178,8 +178,8 @@ struct far_sim_hold {
 
 /* The queue pair of one connection to one memory node. */
 typedef struct sim_qp {
-    uint64_t last[3]; /* for each class of verbs, the time at which the latest scheduled effect of this class ends */
-    uint64_t last_any;            /* the latest of the three times in `last` */
+    uint64_t last[3];  /* for each class of verbs, the time at which the latest scheduled effect of this class ends */
+    uint64_t last_any; /* the latest of the three times in `last` */
     uint32_t outstanding;         /* number of READs and atomics in flight */
     bool failed;                  /* the node rejects all further verbs of the connection */
     uint64_t last_message_at;     /* questions=on: time in ns when the last message to the node arrives */
@@ -247,7 +247,7 @@ struct far_sim_client {
     far_parker ended_parker; /* a thread that joins this client parks here */
     uint64_t verbs;
     uint32_t held;
-    const char *where;       /* name of the point, or label of the batch, at which the client was stopped */
+    const char *where; /* name of the point, or label of the batch, at which the client was stopped */
     /* rules of tests for this client; `fired` lists the rules that have matched and are being applied */
     sim_rule *rules, *fired;
     far_sim_client *next;
@@ -383,7 +383,8 @@ far_sim_client *sim_client_new(sim_node *node, const char *name, void (*run)(voi
 void sim_client_resume(far_sim_client *client); /* runs the client until it waits again; called by the event loop */
 bool sim_client_may_run(const far_sim_client *client);
 void sim_client_wake(far_sim_client *client, uint64_t time);
-/* schedules the clients that earlier runs left out and the present run includes */
+/* Schedules the clients that an event resumed while the simulator ran only other clients (sim_client_may_run), if they
+ * may run now. */
 void sim_wake_skipped_clients(far_sim_world *world);
 void sim_sleep_until(far_sim_world *world, uint64_t time);
 void sim_stop_client(far_sim_client *client, const char *where);

@@ -1,24 +1,24 @@
-/* CHIME: blocks, and the search for a key in its neighbourhood. A block is an immutable object with a full key and its
- * value. Where keys and values do not fit into slots, each item is stored in a block; the slot then holds the first 8
- * bytes of the key and the address of the block. */
+/* CHIME: pair blocks, and the search for a key in its neighbourhood. A pair block is an immutable object with a full
+ * key and its value. Where keys and values do not fit into slots, each item is stored in a pair block; the slot then
+ * holds the first 8 bytes of the key and the address of the pair block. */
 #include "base/error.h"
 #include "index/chime/chime.h"
 
 
-/* Allocates local memory for the READ of a block: `most` bytes, or the whole block if it is smaller. Checks first that
- * the value word names memory of the pool, and fails with FAR_ERR_CORRUPT if it does not. */
+/* Allocates local memory for the READ of a pair block: `most` bytes, or the whole pair block if it is smaller. Checks
+ * first that the value word names memory of the pool, and fails with FAR_ERR_CORRUPT if it does not. */
 static int alloc_block_image(chime_op *op, uint64_t word, uint64_t most, chime_block *b, uint64_t *bytes) {
     unsigned class = chime_value_class(word);
     uint64_t all = class < CHIME_CLASSES ? chime_class_bytes(class) : 0;
     *bytes = all < most ? all : most;
     if (!*bytes || !far_task_reaches(op->t, chime_value_block(word), *bytes)) {
         far_discard_batch(op->t);
-        return far_fail(FAR_ERR_CORRUPT, "index '%s': a slot refers to an invalid block at %#llx", op->index->name,
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': a slot refers to an invalid pair block at %#llx", op->index->name,
                         (unsigned long long)chime_value_block(word));
     }
     if (!(b->image = far_scratch(op->t, *bytes))) {
         far_discard_batch(op->t);
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a pair block");
     }
     return 0;
 }
@@ -54,8 +54,8 @@ static int parse_block(chime_op *op, uint64_t word, chime_block *b) {
     size_t key = chime_block_key_length(head), value = chime_block_value_length(head);
     if (!key || key > (size_t)op->index->options[FAR_OPTION_MAX_KEY] ||
         CHIME_BLOCK_HEAD + key + value > chime_class_bytes(chime_value_class(word)))
-        return far_fail(FAR_ERR_CORRUPT, "index '%s': the lengths in the block at %#llx are invalid", op->index->name,
-                        (unsigned long long)chime_value_block(word));
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': the lengths in the pair block at %#llx are invalid",
+                        op->index->name, (unsigned long long)chime_value_block(word));
     b->key = (far_bytes){b->image + CHIME_BLOCK_HEAD, key};
     b->value = (far_bytes){b->image + CHIME_BLOCK_HEAD + key, value};
     return 0;
@@ -81,7 +81,7 @@ int chime_parse_block_head(chime_op *op, uint64_t word, chime_block *b) {
 }
 
 
-/* READs the blocks of all candidate slots in one batch and compares their full keys with the operation's key. Sets
+/* READs the pair blocks of all candidate slots in one batch and compares their full keys with the operation's key. Sets
  * *slot and *b to the match; leaves them unchanged if no candidate matches. */
 static int choose_by_full_key(chime_op *op, chime_node *n, const unsigned *slots, unsigned count, int *slot,
                               chime_block *b) {
@@ -90,8 +90,8 @@ static int choose_by_full_key(chime_op *op, chime_node *n, const unsigned *slots
     for (unsigned i = 0; i < count; i++)
         if ((err = chime_batch_read_block(op, chime_slot(op->st, n->w, slots[i])[1], &blocks[i])) < 0)
             return err;
-    /* This batch is posted by far_wait instead of chime_wait, so it gets no RDWC mark: blocks are immutable, so the
-     * earlier READ of the slots is the linearization point. */
+    /* This batch is posted by far_wait instead of chime_wait, so it gets no RDWC mark: pair blocks are immutable, so
+     * the earlier READ of the slots is the linearization point. */
     if ((err = far_wait(op->t)) < 0)
         return err;
     for (unsigned i = 0; i < count; i++) {

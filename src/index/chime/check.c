@@ -245,7 +245,7 @@ static int walk_node(traversal *v, chime_op *op, chime_node *n, unsigned level) 
         if (!chime_slot_is_occupied(st, n->w, slot) || !v->unvisited[slot])
             continue;
         if (chime_value_class(word) >= CHIME_CLASSES)
-            return chime_report_corrupt(op->index, n->ptr, "a slot refers to a block of an invalid size");
+            return chime_report_corrupt(op->index, n->ptr, "a slot refers to a pair block of an invalid size");
         err = far_walk_object(walk, op->index, CHIME_TYPE_BLOCK, chime_value_block(word),
                               chime_class_bytes(chime_value_class(word)));
     }
@@ -271,8 +271,8 @@ static int check_item(chime_op *op, chime_node *n, unsigned slot, const chime_bl
         bytes[i] = (uint8_t)(words[0] >> (56 - 8 * i));
     chime_key_make(st, st->inline_items ? (far_bytes){bytes, 8} : head->key, &item.key);
     if (item.key.first != words[0])
-        far_report_problem(report, "leaf at %#llx: the key word of slot %u differs from the key in its block", addr,
-                           slot);
+        far_report_problem(report, "leaf at %#llx: the key word of slot %u differs from the key in its pair block",
+                           addr, slot);
     if (chime_item_home_slot(st, n->w, slot) != chime_home_slot(st, item.key.hash))
         far_report_problem(report, "leaf at %#llx: the key in slot %u is outside of its neighbourhood", addr, slot);
     if (!st->inline_items && chime_value_fingerprint(words[1]) != (item.key.hash & 1023))
@@ -409,8 +409,8 @@ int chime_check(far_task *t, far_index *index, far_report *report) {
 }
 
 
-/* Salvage: the keys in the slots of a leaf, or the key of a block. The pivots of an inner node are also given. Most of
- * them are keys of the index, and a lookup finds out. */
+/* Salvage: the keys in the slots of a leaf, or the key of a pair block. The pivots of an inner node are also given.
+ * Most of them are keys of the index, and a lookup finds out. */
 
 /* Returns whether most lines of the image are valid and belong to one incarnation of a node. */
 static bool looks_like_node(const chime_state *st, uint64_t *w) {

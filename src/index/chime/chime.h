@@ -49,7 +49,7 @@ enum { CHIME_MERGE_OFF, CHIME_MERGE_EMPTY, CHIME_MERGE_SPARSE };
  * many. */
 #define CHIME_RIGHT_MOVES_FIRST 4u
 /* Limit of sibling pointers that one descent may follow; a longer chain of siblings without pivots is corruption. */
-#define CHIME_RIGHT_MOVES_MAX   1024u
+#define CHIME_RIGHT_MOVES_MAX 1024u
 
 /* Results of an attempt, in addition to 0 (success) and negative error codes. */
 enum {
@@ -81,8 +81,8 @@ typedef struct chime_half_split {
 
 /* Event counters of a handle. */
 typedef struct chime_counts {
-    _Atomic uint64_t splits, early_splits, split_items, speculated, speculations_correct, gets, merges, repairs, hops, helps,
-        grown,                             /* number of roots created above an old root */
+    _Atomic uint64_t splits, early_splits, split_items, speculated, speculations_correct, gets, merges, repairs, hops,
+        helps, grown,                      /* number of roots created above an old root */
         combined_pivots, combined_inserts; /* number of pivots and inserts that another task wrote with its own */
 } chime_counts;
 
@@ -108,7 +108,7 @@ typedef struct chime_insert {
     chime_waiter waiter;
     uint64_t key;
     unsigned home_slot;
-    const uint64_t *value;              /* value words as the slot will contain them */
+    const uint64_t *value; /* value words as the slot will contain them */
     /* set if the lock holder lost its session while it wrote this insert, so that the insert may or may not have taken
      * effect */
     bool outcome_unknown;
@@ -129,14 +129,14 @@ typedef struct chime_state {
     unsigned node_bytes;  /* size of a node, with the tail */
     unsigned group;       /* number of slots that share one bit of the occupancy map */
     bool wrap;            /* a neighbourhood may continue at slot 0 */
-    bool inline_items;    /* keys and values have fixed sizes and are stored in the slots, without blocks */
+    bool inline_items;    /* keys and values have fixed sizes and are stored in the slots, without pair blocks */
     unsigned key_bytes;   /* size of the keys of inline items, at most 8 */
     unsigned value_bytes; /* size of the values of inline items, at most 8, or 40 if lines do not tear */
     unsigned value_words; /* number of value words of a slot */
     bool key_fits_word;   /* all keys have one length of at most 8 bytes, so equal key words mean equal keys */
     /* properties of the fabric */
-    bool lines_can_tear;     /* the fabric's tearing granule is 8 bytes, so a READ may see a line partly changed */
-    bool masked_cas;         /* the fabric has masked compare-and-swap */
+    bool lines_can_tear; /* the fabric's tearing granule is 8 bytes, so a READ may see a line partly changed */
+    bool masked_cas;     /* the fabric has masked compare-and-swap */
     /* The fabric executes atomics before later verbs of the same batch, so one batch can take the lock and READ. */
     bool fuse_lock_and_read;
     /* switches; kind.c describes the options that set them */
@@ -156,12 +156,12 @@ typedef struct chime_state {
     _Atomic uint64_t gets, misses; /* recent gets, and recent gets that found no key; see count_get */
     /* duration of the last repeated attempt to take a lock, in nanoseconds; a measure of the fabric's load */
     _Atomic uint64_t lock_ns;
-    chime_cache *cache;            /* cache of inner nodes; NULL: inner nodes are not cached */
-    chime_hot *hot;                /* hotspot buffer (cache_hotspot.c); NULL: none */
+    chime_cache *cache; /* cache of inner nodes; NULL: inner nodes are not cached */
+    chime_hot *hot;     /* hotspot buffer (cache_hotspot.c); NULL: none */
     /* list of half splits that this handle has met, protected by half_lock */
     far_spin half_lock;
-    unsigned half_next;                 /* number of entries written so far; the oldest is overwritten next */
-    _Atomic uint64_t half_renew_at;     /* earliest time at which a parent must be READ again; UINT64_MAX: never */
+    unsigned half_next;             /* number of entries written so far; the oldest is overwritten next */
+    _Atomic uint64_t half_renew_at; /* earliest time at which a parent must be READ again; UINT64_MAX: never */
     /* From this time (far_now) on, every recorded half split is so old that a writer no longer moves to its right part
      * without a verb. */
     _Atomic uint64_t half_follow_until;
@@ -210,7 +210,7 @@ typedef struct chime_op {
     chime_ptr right_node;
     /* memory that was allocated and is not visible to other clients yet */
     far_object new_node; /* new right node for a split; addr 0: none */
-    far_addr new_block;  /* new value block; 0: none */
+    far_addr new_block;  /* new pair block; 0: none */
     uint32_t new_block_bytes;
     /* memory for the words of WRITEs in the open batch */
     uint64_t write_words[CHIME_OP_WORDS];
@@ -221,7 +221,7 @@ typedef struct chime_op {
     unsigned repair_depth;   /* nested repairs in progress */
     /* half-split node for which this operation inserts the missing pivot after its own work; 0: none */
     chime_ptr help_node;
-    unsigned help_level;     /* level of help_node */
+    unsigned help_level; /* level of help_node */
 } chime_op;
 
 /* Local image of a node, or of the part that was READ. */
@@ -464,24 +464,24 @@ size_t chime_separator_length(far_bytes left, far_bytes right);
 int chime_check_range(chime_op *op, const uint64_t *tail);
 int chime_decode_inner(chime_op *op, chime_node *n, chime_inner *inner);
 
-/* block.c: blocks, which contain a key and its value where these are not stored in slots. */
+/* block.c: pair blocks, which contain a key and its value where these are not stored in slots. */
 typedef struct chime_block {
     uint8_t *image;
     far_bytes key, value;
 } chime_block;
-/* The first function adds the READ of the whole block that a value word names, the second only the head of the block,
- * up to the end of the longest possible key. */
+/* The first function adds the READ of the whole pair block that a value word names, the second only the head of the
+ * pair block, up to the end of the longest possible key. */
 int chime_batch_read_block(chime_op *op, uint64_t word, chime_block *b);
 int chime_batch_read_block_head(chime_op *op, uint64_t word, chime_block *b);
-/* The two functions evaluate the READ of a block after the wait: they check the lengths and set `key` and `value`.
+/* The two functions evaluate the READ of a pair block after the wait: they check the lengths and set `key` and `value`.
  * After the READ of a head only `key` may be used. */
 int chime_parse_block(chime_op *op, uint64_t word, chime_block *b);
 int chime_parse_block_head(chime_op *op, uint64_t word, chime_block *b);
-/* READs a block in a batch of its own and parses it. */
+/* READs a pair block in a batch of its own and parses it. */
 int chime_read_block(chime_op *op, uint64_t word, chime_block *b);
 /* Searches op->key in the slots of its neighbourhood, which must have been READ. Sets *slot, or -1 if the key is not
- * there, and b to its block if the index has blocks. With b NULL, blocks are read only where they are needed to compare
- * keys. */
+ * there, and b to its pair block if the index has pair blocks. With b NULL, pair blocks are read only where they are
+ * needed to compare keys. */
 int chime_find_item(chime_op *op, chime_node *n, int *slot, chime_block *b);
 
 /* find.c: the descent from the root, and half splits. */
@@ -547,7 +547,8 @@ void chime_set_unlocked_words(const chime_state *st, uint64_t *tail, uint64_t ma
 int chime_choose_split(const chime_state *st, unsigned count, const uint16_t *slots, unsigned mine, unsigned home_slot,
                        bool rightmost, bool *right);
 
-/* restructure_parent.c: the pivot for a node to which only its left sibling points. `level` is the level of the parent. */
+/* restructure_parent.c: the pivot for a node to which only its left sibling points. `level` is the level of the parent.
+ */
 int chime_add_pivot(far_task *t, far_index *index, unsigned level, chime_ptr child);
 /* Like chime_add_pivot, but in a background task. Returns false if no task could be started. */
 bool chime_add_pivot_in_background(chime_op *op, unsigned level, chime_ptr child);

@@ -1,6 +1,6 @@
 /* CHIME: fences and pivots, the keys that separate nodes, and the decoding of inner nodes. A key of up to 8 bytes is
  * stored in the word of the fence. A longer key is stored in a key block, which belongs to the leaf whose low fence it
- * is; all other fences and pivots with this key refer to the same block. */
+ * is; all other fences and pivots with this key refer to the same key block. */
 #include "base/error.h"
 #include "index/chime/chime.h"
 

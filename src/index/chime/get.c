@@ -246,7 +246,7 @@ int chime_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
 
 
 /* Multi-get. If the cache leads to the leaf of a key, the neighbourhood of the key is READ in the first batch, and its
- * block in a second one. Keys that these batches do not answer are left to single gets (FAR_GET_ALONE). Where RDWC
+ * pair block in a second one. Keys that these batches do not answer are left to single gets (FAR_GET_ALONE). Where RDWC
  * (read delegation and write combining) merges equal READs, all keys are left to single gets, because single gets can
  * be merged with gets of other tasks and can use the hotspot buffer. */
 
@@ -276,7 +276,7 @@ static int read_neighbourhoods(far_task *t, batched_get *all, size_t count) {
 }
 
 
-/* Finds the slots that may contain the keys, and READs their blocks in one batch. */
+/* Finds the slots that may contain the keys, and READs their pair blocks in one batch. */
 static int pick_candidates(far_task *t, batched_get *all, size_t count) {
     int err;
     bool any = false;

@@ -30,7 +30,7 @@
 
 #include "pool/format/owner.h"
 
-/* Format "CHIME01": items are stored in blocks, unless key and value have exactly 8 bytes each. */
+/* Format "CHIME01": items are stored in pair blocks, unless key and value have exactly 8 bytes each. */
 #define CHIME_MAGIC 0x3130454d494843ull
 /* format "CHIME02": keys and values of up to 8 bytes are stored in the slots */
 #define CHIME_MAGIC_02 0x3230454d494843ull
@@ -296,8 +296,8 @@ static inline bool chime_nonce_busy(uint64_t s) {
 }
 
 
-/* The value word of a leaf slot, if the full key and the value are stored in a block: block address >> 4, 44 bits << 20
- * | size class 6 << 14 | distance from the home slot 4 << 10 | fingerprint of the key 10. */
+/* The value word of a leaf slot, if the full key and the value are stored in a pair block: pair block address >> 4, 44
+ * bits << 20 | size class 6 << 14 | distance from the home slot 4 << 10 | fingerprint of the key 10. */
 
 static inline uint64_t chime_value_word(far_addr block, unsigned class, unsigned distance, unsigned print) {
     return (block >> 4) << 20 | (uint64_t)(class & 63) << 14 | (uint64_t)(distance & 15) << 10 | (print & 1023);
@@ -335,8 +335,8 @@ static inline uint64_t chime_value_identity(uint64_t word) {
 }
 
 
-/* Blocks: key length 16 | value length 32 << 16, then the key and the value. There are four size classes per doubling,
- * from 32 bytes to 128 KiB. */
+/* Pair blocks: key length 16 | value length 32 << 16, then the key and the value. There are four size classes per
+ * doubling, from 32 bytes to 128 KiB. */
 
 #define CHIME_CLASSES    49u
 #define CHIME_BLOCK_HEAD 8u

@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-/* limit for the blocks that one batch READs, in bytes; a single larger block is READ alone */
+/* limit for the pair blocks that one batch READs, in bytes; a single larger pair block is READ alone */
 #define BLOCK_BYTES_MAX (256u << 10)
 
 typedef struct pair {
@@ -72,8 +72,8 @@ static int give_inline_pairs(scan_state *p, const pair *pairs, unsigned count) {
 }
 
 
-/* Returns how many of the pairs form the next batch of block READs. Pairs with equal first 8 bytes stay in one batch,
- * because only their blocks show their order. */
+/* Returns how many of the pairs form the next batch of pair block READs. Pairs with equal first 8 bytes stay in one
+ * batch, because only their pair blocks show their order. */
 static unsigned count_next_pairs(const scan_state *p, const pair *pairs, unsigned count) {
     unsigned n = 0;
     uint64_t bytes = 0;
@@ -287,8 +287,8 @@ static int scan_batch(scan_state *p) {
         return CHIME_STALE + 1;
     if (err < 0 || (err = read_leaves(p)) < 0)
         return err;
-    /* If processing a leaf renews the pin, blocks that the later leaves name may have been reused, so the batch ends
-     * there. */
+    /* If processing a leaf renews the pin, pair blocks that the later leaves name may have been reused, so the batch
+     * ends there. */
     unsigned pins = op->pin_renewals;
     for (unsigned i = 0; i < p->count && op->pin_renewals == pins; i++) {
         chime_node *n = &p->node[i];

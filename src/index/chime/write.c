@@ -18,7 +18,7 @@
 typedef enum { ROUTE_DESCENT, ROUTE_SIBLING, ROUTE_ABSORBER } route_kind;
 
 
-/* Preparing a value block, which is done before the lock is taken. */
+/* Preparing a pair block, which is done before the lock is taken. */
 
 static bool needs_block(const chime_op *op, const chime_change *c) {
     return !op->st->inline_items && c->how != FAR_OP_DELETE;
@@ -34,7 +34,7 @@ static int build_block(chime_op *op, chime_change *c) {
              head = chime_block_head(key.length, c->value.length);
     c->block_class = chime_class_for(bytes);
     if (!(c->block_image = far_scratch(op->t, chime_class_bytes(c->block_class))))
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a pair block");
     memset(c->block_image + bytes / 8 * 8, 0, (bytes + 7) / 8 * 8 - bytes / 8 * 8);
     memcpy(c->block_image, &head, 8);
     memcpy(c->block_image + CHIME_BLOCK_HEAD, key.data, key.length);
@@ -44,8 +44,8 @@ static int build_block(chime_op *op, chime_change *c) {
 }
 
 
-/* Allocates the value block and adds its WRITE, unless a former attempt did so. The WRITE completes in the same wait as
- * the lock, so the block is complete before any slot refers to it. */
+/* Allocates the pair block and adds its WRITE, unless a former attempt did so. The WRITE completes in the same wait as
+ * the lock, so the pair block is complete before any slot refers to it. */
 static int batch_write_block(chime_op *op, chime_change *c, chime_ptr leaf) {
     far_object object;
     if (!needs_block(op, c) || op->new_block)
@@ -338,7 +338,7 @@ static int change_locked_leaf(chime_op *op, chime_change *c, chime_node *n, chim
             return err;
     } else if (c->shared_image && op->new_block) {
         /* The lock was handed over by another task, so no batch was posted to take it. Therefore the operation waits
-         * here for the WRITE of the new block, before a slot refers to the block. */
+         * here for the WRITE of the new pair block, before a slot refers to the pair block. */
         if ((err = chime_wait(op)) < 0)
             return err;
     }
@@ -425,7 +425,7 @@ static int change_leaf(chime_op *op, chime_change *c, chime_ptr *leaf, route_kin
     if (route_still_leads_here(op, &n, by))
         err = chime_lock_leaf(op, c, &n, &lock);
     else {
-        /* drop the WRITE of the value block from the open batch, because no lock attempt is posted with it now */
+        /* drop the WRITE of the pair block from the open batch, because no lock attempt is posted with it now */
         far_discard_batch(op->t);
         err = CHIME_AGAIN;
     }

@@ -10,11 +10,11 @@ typedef struct chime_change {
     far_op_kind how;
     far_bytes value;
     /* the item as the leaf will contain it */
-    /* value words of the item. In an index with blocks, the first word names the block; the distance from the home slot
-     * is added when the slot is chosen. */
+    /* value words of the item. In an index with pair blocks, the first word names the pair block; the distance from the
+     * home slot is added when the slot is chosen. */
     uint64_t slot_words[CHIME_VALUE_WORDS];
-    unsigned block_class; /* size class of the block */
-    uint8_t *block_image; /* local image of the block; NULL: none */
+    unsigned block_class; /* size class of the pair block */
+    uint8_t *block_image; /* local image of the pair block; NULL: none */
     /* the lock */
     bool locked;        /* true while this task holds the leaf's lock and has written nothing under it */
     unsigned attempts;  /* number of attempts that found the lock held by another client */

@@ -139,10 +139,10 @@ static void store_word(_Atomic uint64_t *word, uint64_t value) {
 }
 
 
-/* A value word that was linked under a pin at epoch e is retired under a pin at e - 1 or later. Its block is reused
- * when all pins are 3 epochs newer than that, at e + 2 at the earliest. So an operation that holds a pin at e + 1 or
- * earlier can rely on the remembered word: either the slot still has this word and its block was not reused, or the
- * slot has another word. */
+/* A value word that was linked under a pin at epoch e is retired under a pin at e - 1 or later. Its value block is
+ * reused when all pins are 3 epochs newer than that, at e + 2 at the earliest. So an operation that holds a pin at
+ * e + 1 or earlier can rely on the remembered word: either the slot still has this word and its value block was not
+ * reused, or the slot has another word. */
 uint64_t dolphin_slot_hint_get_value(const dolphin_op *op, uint64_t entry, unsigned slot) {
     value_hint *k = &op->st->slot_hints->values[hash_of_key(op) & op->st->slot_hints->mask];
     uint64_t turn = load_word(&k->turn), of = load_word(&k->entry), vword = load_word(&k->vword),

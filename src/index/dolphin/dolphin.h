@@ -300,8 +300,8 @@ int dolphin_freeze_values(dolphin_op *op, const dolphin_leaf *leaf);
 /* Appends the verbs that thaw a leaf: they clear the FROZEN bits of the value words, which must have been READ while
  * they were frozen, and then the FROZEN bit of the leaf. */
 void dolphin_batch_thaw(dolphin_op *op, const dolphin_leaf *leaf);
-/* Appends the WRITE of a block. If the block and the leaf are on different memory nodes, also waits for the WRITE,
- * because verbs to two memory nodes have no order. */
+/* Appends the WRITE of a key block or value block. If the block and the leaf are on different memory nodes, also waits
+ * for the WRITE, because verbs to two memory nodes have no order. */
 int dolphin_write_block(dolphin_op *op, far_addr at, const uint8_t *block, uint64_t bytes, far_addr leaf);
 /* write_ticket.c: insert=ticket, in which an FAA draws the slot number for an insert. Draws a ticket in a leaf that the
  * operation has entered without a ticket. */

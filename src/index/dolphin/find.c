@@ -388,7 +388,7 @@ int dolphin_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
         if (frozen_leaf.entry && dolphin_entries_match(frozen_leaf.entry, location.entry) &&
             dolphin_leaf_covers(&op, &frozen_leaf, frozen_leaf.image[1]))
             return get_as_of_batch(&op, frozen_mark, &frozen_leaf, out);
-        int slot = op.st->slot_hints && !fresh && !index->lenient ? dolphin_slot_hint_get(&op, location.entry) : -1;
+        int slot = op.st->slot_hints && !fresh ? dolphin_slot_hint_get(&op, location.entry) : -1;
         if (slot >= 0 && (err = get_by_hint(&op, &location, (unsigned)slot, out)) != 1)
             return err;
         if ((err = dolphin_read_leaf(&op, location.entry, &leaf)) < 0)

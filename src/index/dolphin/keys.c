@@ -88,7 +88,7 @@ int dolphin_decode_key(const dolphin_op *op, uint64_t kword, const uint8_t *bloc
         dolphin_key_block_class(length) != dolphin_kword_length(kword) - DOLPHIN_BLOCK)
         return dolphin_fail_corrupt(op->index, dolphin_kword_block(kword), "key");
     *key = (far_bytes){block + 2, length};
-    /* If the fingerprints differ, a damaged key word has led to the block of another key. */
+    /* If the fingerprints differ, a damaged key word has led to the key block of another key. */
     if (dolphin_fingerprint(op->st, *key) != dolphin_kword_fingerprint(kword))
         return dolphin_fail_corrupt(op->index, dolphin_kword_block(kword), "key");
     return 0;

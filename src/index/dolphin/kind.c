@@ -91,7 +91,7 @@ static int dolphin_open(far_task *t, far_index *index) {
     int err = read_root(t, index, st);
     if (err >= 0 && options[DOLPHIN_OPTION_CACHE])
         err = dolphin_cache_new(index, &st->cache);
-    if (err >= 0 && st->cache && options[DOLPHIN_OPTION_HINTS])
+    if (err >= 0 && st->cache && options[DOLPHIN_OPTION_HINTS] && !index->lenient) /* hints rely on sound slots */
         err = dolphin_slot_hints_new(index, &st->slot_hints);
     if (err < 0)
         dolphin_close(index);
@@ -117,8 +117,8 @@ static const far_option_def options[] = {
      "choice of the slot; ticket: by a counter in the leaf, two round trips; cas, as in the paper: by CAS, three round "
      "trips"},
     {"values", FAR_OPTION_CHOICE, DOLPHIN_IN_LEAF, 0, 0, value_places,
-     "place of values; leaf: in the leaf if they fit; indirect, for comparison: in blocks, one round trip more per "
-     "get"},
+     "place of values; leaf: in the leaf if they fit; indirect, for comparison: in value blocks, one round trip more "
+     "per get"},
     {"split_arrays", FAR_OPTION_BOOL, 1, 0, 1, NULL, "writes READ only the keys of a leaf; off: also the values"},
     {"cache", FAR_OPTION_BOOL, 1, 0, 1, NULL, "cache inner nodes in the compute node"},
     {"hints", FAR_OPTION_BOOL, 1, 0, 1, NULL,
@@ -143,8 +143,8 @@ static const far_type types[DOLPHIN_TYPES] = {
     [DOLPHIN_TYPE_VALUE] = {.name = "value", .align = 16},
 };
 
-static const char *const private_options[] = {"split_arrays", "scan_batch", "walk_slice", "patience", "hot_updates",
-                                              "calm_after", NULL};
+static const char *const private_options[] = {"split_arrays", "scan_batch", "walk_slice", "patience",
+                                              "hot_updates",  "calm_after", NULL};
 
 const far_index_kind far_dolphin_kind = {
     .name = "dolphin",

@@ -63,7 +63,8 @@ static int recover_leaf(dolphin_op *op, dolphin_node *node, unsigned at) {
     dolphin_leaf leaf = {.entry = entry, .addr = dolphin_entry_addr(entry)};
     if (op->st->hot_updates && (err = dolphin_read_leaf(op, entry, &leaf)) < 0)
         return err;
-    /* The words `cut` and `moved` of the leaf are reset; the next change of the leaf writes its own values. */
+    /* Resets the words `cut` and `moved`, which the failed client may have written. The next client that splits the
+     * leaf writes its own values. A READ at that moment must not return a mixture of words of both clients. */
     far_write(op->t, leaf.addr + DOLPHIN_LEAF_CUT, uncut, sizeof(uncut));
     dolphin_batch_thaw(op, &leaf);
     return dolphin_wait(op);

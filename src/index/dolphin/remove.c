@@ -18,8 +18,8 @@ static unsigned count_live_slots(const dolphin_op *op, const dolphin_leaf *leaf)
 
 
 /* Marks the slot as DEAD and removes its value word. The client whose CAS removes the value word retires the value
- * block. If a concurrent update makes this CAS fail, the block of that update stays in the DEAD slot, and is retired
- * when the leaf is copied. */
+ * block. If a concurrent update makes this CAS fail, the value block of that update stays in the DEAD slot, and is
+ * retired when the leaf is copied. */
 static int remove_slot(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot) {
     uint64_t kword = dolphin_kwords(leaf)[slot], seen, vword = 0, vseen = 0;
     far_point(op->t, "dolphin:remove");

@@ -201,8 +201,8 @@ int dolphin_end_change(dolphin_change *c, int result) {
 }
 
 
-/* Returns the memory node for the blocks and leaves below a node: that of the node itself. Leaves below the root are
- * spread over all memory nodes. */
+/* Returns the memory node for the key blocks, value blocks and leaves below a node: that of the node itself. Leaves
+ * below the root are spread over all memory nodes. */
 static unsigned memory_node_below(const dolphin_op *op, const dolphin_location *location) {
     return location->depth ? far_addr_node(dolphin_entry_addr(location->node_word))
                            : dolphin_choose_memory_node(op, op->key.data, 1);

@@ -41,10 +41,11 @@ typedef struct dolphin_change {
 int dolphin_alloc_leaf(dolphin_change *c, unsigned which, unsigned node);
 int dolphin_alloc_inner(dolphin_change *c, const uint8_t *prefix, unsigned depth, unsigned entries,
                         dolphin_node *image);
-/* Builds the key word and the value word for op->key in a leaf of this depth, and appends the WRITEs of their blocks.
- */
+/* Builds the key word and the value word for op->key in a leaf of this depth, and appends the WRITEs of the key block
+ * and value block that they need. */
 int dolphin_build_item(dolphin_change *c, far_bytes value, unsigned depth, unsigned node);
-/* Frees all objects and blocks of the change that were not linked. All verbs that use them must have completed. */
+/* Frees all objects of the change, with key blocks and value blocks, that were not linked. All verbs that use them must
+ * have completed. */
 void dolphin_abandon_change(dolphin_change *c);
 /* Returns the entry word for a new object. The READ of its control word must have completed. */
 uint64_t dolphin_new_object_entry(const dolphin_new_object *made, unsigned lb);
@@ -82,7 +83,8 @@ void dolphin_set_leaf_bounds(const dolphin_node *node, unsigned at, dolphin_cont
 int dolphin_freeze_and_drain(dolphin_change *c, uint64_t entry, bool freeze, dolphin_leaf *leaf, bool *waited);
 /* Appends the LIVE pairs of the leaf to the items. */
 int dolphin_read_content(dolphin_op *op, dolphin_content *it);
-/* Retires the replaced leaf and the blocks that only this leaf named. `depth` is the depth of the new leaves. */
+/* Retires the replaced leaf and the key blocks and value blocks that only this leaf named. `depth` is the depth of the
+ * new leaves. */
 void dolphin_retire_content(dolphin_op *op, const dolphin_content *it, unsigned depth);
 
 /* restructure_node.c: replacing a node by a copy. In these functions c.node is the parent of that node and must be

@@ -291,7 +291,8 @@ static unsigned memory_node_for_leaves(const dolphin_op *op, const dolphin_node 
 }
 
 
-/* Allocates the new leaves, and the blocks of the new pair. Without a new pair, all pairs fit into one leaf. */
+/* Allocates the new leaves, and the key block and value block of the new pair. Without a new pair, all pairs fit into
+ * one leaf. */
 static int alloc_all(dolphin_change *c, const far_bytes *value, unsigned place, unsigned depth) {
     int err = 0;
     for (unsigned i = 0; i < (value ? 2u : 1u) && err == 0; i++)

@@ -300,7 +300,8 @@ static int insert_by_cas(dolphin_op *op, const dolphin_leaf *leaf, far_bytes val
     if (err == 0 && block)
         err = dolphin_write_block(op, dolphin_value_block(vword), block, dolphin_value_block_bytes(vword), leaf->addr);
     if (err == 0 && (err = reserve_first_empty_slot(op, leaf, kword, &slot)) != 0) {
-        far_discard_batch(op->t); /* drop the WRITEs of the blocks, unless a CAS was already posted after them */
+        /* drop the WRITEs of the key block and the value block, unless a CAS was already posted after them */
+        far_discard_batch(op->t);
         dolphin_free_value(op, vword);
         dolphin_free_key(op, kword);
         return err;
@@ -315,7 +316,8 @@ static int insert_by_cas(dolphin_op *op, const dolphin_leaf *leaf, far_bytes val
     dolphin_batch_leave(op, leaf);
     if ((err = dolphin_wait(op)) < 0)
         return err;
-    return seen == mine ? 0 : DOLPHIN_RETRY; /* the blocks of the lost slot are retired together with the leaf */
+    /* the key block and value block of a lost slot are retired together with the leaf */
+    return seen == mine ? 0 : DOLPHIN_RETRY;
 }
 
 

@@ -1,11 +1,11 @@
-/* hot_updates=on: values of any size are updated in one round trip, {WRITE block, CAS key word, CAS value word}, if a
- * slot hint contains the slot and a recent value word. The client does not enter the leaf. Instead, a client that
+/* hot_updates=on: values of any size are updated in one round trip, {WRITE value block, CAS key word, CAS value word},
+ * if a slot hint contains the slot and a recent value word. The client does not enter the leaf. Instead, a client that
  * replaces the leaf freezes every value word before it copies the leaf, so that a concurrent hot update fails.
  *
  * The first CAS compares the key word with itself and changes nothing. Its result shows whether the key is LIVE before
  * the second CAS takes effect. If the second CAS succeeds:
- * - The value word is still the one from the hint. The hint is so recent that neither the block of that word nor the
- *   leaf can have been reused since (dolphin_slot_hint_get_value). The value word is not frozen, so the leaf is
+ * - The value word is still the one from the hint. The hint is so recent that neither the value block of that word nor
+ *   the leaf can have been reused since (dolphin_slot_hint_get_value). The value word is not frozen, so the leaf is
  *   authoritative for the key.
  * - If the key was LIVE at the first CAS, the update took effect at the second CAS, or just before a delete between the
  *   two CASes.
@@ -33,7 +33,8 @@ static int cas_key_and_value(dolphin_op *op, far_addr leaf, unsigned slot, uint6
 }
 
 
-/* Called after the CAS has stored our value word. Retires the block of the replaced value word and updates the hint. */
+/* Called after the CAS has stored our value word. Retires the value block of the replaced value word and updates the
+ * hint. */
 static int finish_replaced_value(dolphin_op *op, const dolphin_location *location, unsigned slot, uint64_t old,
                                  uint64_t vword) {
     dolphin_retire_value(op, old);

@@ -129,7 +129,7 @@ static int wait_for_lower_slots(dolphin_op *op, const dolphin_leaf *leaf, unsign
 }
 
 
-typedef struct new_item { /* the words and blocks of the new key */
+typedef struct new_item { /* the words, key block and value block of the new key */
     uint64_t kword, vword;
     uint8_t *key_block, *block;
 } new_item;

@@ -171,8 +171,8 @@ int shard_lock_and_read(shard_op *op, shard_image *image, unsigned word, uint64_
 }
 
 
-/* Frees the operation's new block. This function is also called before a pin is dropped, because a block that no entry
- * names must not outlive the pin under which it was allocated. */
+/* Frees the operation's new pair block. This function is also called before a pin is dropped, because a pair block that
+ * no entry names must not outlive the pin under which it was allocated. */
 void shard_drop_block(shard_op *op) {
     if (op->block)
         far_free(op->t, op->index, SHARD_TYPE_BLOCK, op->block, shard_class_bytes(op->class));

@@ -35,8 +35,8 @@ int shard_check_locks(shard_traversal *r, shard_image *images, uint64_t count) {
         uint64_t lock = images[i].w[r->st->inlined ? SHARD_I_K : SHARD_P_HEADER];
         if (shard_is_unwritten(r->st, images[i].w) || shard_is_unlocked(r->st, &images[i]))
             continue;
-        err = far_confirm_abandoned(r->t, r->st->inlined ? shard_k_owner(lock) : shard_header_owner(lock), FAR_ANY_GENERATION,
-                           image_is_unchanged, &(locked_bucket){r, &images[i]});
+        err = far_confirm_abandoned(r->t, r->st->inlined ? shard_k_owner(lock) : shard_header_owner(lock),
+                                    FAR_ANY_GENERATION, image_is_unchanged, &(locked_bucket){r, &images[i]});
         if (err <= 0)
             continue;
         r->stuck++;
@@ -94,7 +94,7 @@ static int check_entry(shard_traversal *r, far_addr at, uint64_t word, int level
     uint64_t bytes = shard_class_bytes(shard_entry_class(word)), now;
     shard_block *block = far_scratch(r->t, bytes);
     if (!block)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a pair block");
     far_read(r->t, shard_entry_addr(word), block, bytes < 4096 ? bytes : 4096);
     int err = far_wait(r->t);
     if (err == FAR_ERR_CORRUPT) {
@@ -107,9 +107,9 @@ static int check_entry(shard_traversal *r, far_addr at, uint64_t word, int level
     const char *what = NULL;
     uint64_t used = sizeof(*block) + block->key_length + (uint64_t)block->value_length;
     if (used > bytes || shard_class_of(used) != shard_entry_class(word))
-        what = "the lengths in the block do not fit its size class";
+        what = "the lengths in the pair block do not fit its size class";
     else if (used <= 4096 && shard_hash(r->index, (far_bytes){block->bytes, block->key_length}) != block->h)
-        what = "the hash in the block is not the hash of its key";
+        what = "the hash in the pair block is not the hash of its key";
     else if (!entry_is_in_right_bucket(r, word, block, level, bucket, v))
         what = "an entry is in a bucket that its key does not belong to";
     else if (level > 1) {

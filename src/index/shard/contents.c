@@ -101,13 +101,13 @@ static int emit_entry_key(shard_traversal *r, far_addr at, uint64_t word, int le
     bytes = bytes < most ? bytes : most;
     shard_block *block = far_scratch(r->t, bytes);
     if (!block)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a pair block");
     far_read(r->t, shard_entry_addr(word), block, bytes);
     int err = far_wait(r->t);
     if (err < 0)
         return err;
     if (sizeof(*block) + block->key_length > bytes || block->key_length == 0)
-        return far_fail(FAR_ERR_CORRUPT, "index '%s': the block at %#llx is corrupt", r->index->name,
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': the pair block at %#llx is corrupt", r->index->name,
                         (unsigned long long)shard_entry_addr(word));
     return far_keys_give(r->keys, (far_bytes){block->bytes, block->key_length});
 }

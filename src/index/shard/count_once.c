@@ -55,8 +55,8 @@ static bool word_moves_to_child(const shard_state *st, uint64_t word, unsigned v
 
 
 /* Returns 1 if the bucket is being split and its child is complete, 0 if not, or an error. If the child is complete,
- * the keys that leave the parent are in the child, where they may have been changed or deleted since. The blocks that
- * the parent still names for these keys may have been reused. This state is possible although the traversal has
+ * the keys that leave the parent are in the child, where they may have been changed or deleted since. The pair blocks
+ * that the parent still names for these keys may have been reused. This state is possible although the traversal has
  * recovered the locks of failed clients before: a live client may be finishing such a split. */
 int shard_child_is_complete(far_task *t, shard_state *st, shard_partition *part, const shard_image *image) {
     uint64_t header = image->w[shard_header_at(st)], w[SHARD_WORDS];

@@ -322,9 +322,9 @@ int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
 
 /* ---- Many gets ----
  *
- * One batch reads the main buckets of all keys, and the next batch reads the blocks or words that the matches in these
- * buckets need. A get that needs further READs is executed by itself afterwards. The buckets are read whole (rule R8 is
- * not used), because one key that is not in its half would cost the whole batch a round trip. */
+ * One batch reads the main buckets of all keys, and the next batch reads the pair blocks or words that the matches in
+ * these buckets need. A get that needs further READs is executed by itself afterwards. The buckets are read whole (rule
+ * R8 is not used), because one key that is not in its half would cost the whole batch a round trip. */
 
 typedef struct batched_get {
     shard_op op;

@@ -443,7 +443,7 @@ static const far_option_def options[] = {
     {"tag_bits", FAR_OPTION_NUMBER, 14, 7, 14, NULL, "number of tag bits that are compared"},
     {"filter_bits", FAR_OPTION_NUMBER, 16, 1, 16, NULL, "bits of the overflow filter: 1 or 16"},
     {"layout", FAR_OPTION_CHOICE, 0, 0, 0, layouts,
-     "auto: keys and values of 8 bytes are stored in the buckets; pointer: in blocks"},
+     "auto: keys and values of 8 bytes are stored in the buckets; pointer: in pair blocks"},
     {"narrow", FAR_OPTION_BOOL, 0, 0, 1, NULL,
      "inline pairs: keys are big-endian numbers below 2^54, tables may be tiny (for tests)"},
     {"idle_sweep", FAR_OPTION_BOOL, 1, 0, 1, NULL,

@@ -9,7 +9,7 @@
  * A zero word is UNINIT. New segments are zeroed, and no word that a split writes is zero, so UNINIT means that the
  * split has not yet written this word.
  *
- * Comments that begin with "P:" apply only to the pointer layout, in which slots name key-value blocks. Comments that
+ * Comments that begin with "P:" apply only to the pointer layout, in which slots name pair blocks. Comments that
  * begin with "I:" apply only to the inline layout, in which slots contain pairs of 8 and 8 bytes. */
 #ifndef FAR_INDEX_SHARD_LAYOUT_H
 #define FAR_INDEX_SHARD_LAYOUT_H
@@ -221,8 +221,8 @@ enum {
     /* two words, for even and odd directory numbers: one names the directory in use, the other a directory that is
      * prepared to be the next */
     SHARD_PCB_DIRECTORY = 2,
-    /* claim word: the client that prepares a doubling, and the version of that doubling; only a hint, which blocks no
-     * client */
+    /* claim word: the client that prepares a doubling, and the version of that doubling; only a hint, which
+     * prevents no client from preparing one */
     SHARD_PCB_CLAIM = 4,
     SHARD_PCB_WORDS = 8,
 };
@@ -328,7 +328,7 @@ static inline unsigned shard_class_of(uint64_t bytes) {
  *     V[63] F[62] P[61] tag[60:47] class[46:42] node[41:34] offset/64[33:0]
  *
  * F is set while a split freezes the word. P is the parity of the word's version. The class is the size class of the
- * block.
+ * pair block.
  *
  * An entry that is not live (V=0) is one of:
  *
@@ -421,8 +421,8 @@ static inline far_addr shard_entry_addr(uint64_t word) {
 }
 
 
-/* Returns the class and address of an entry, which identify its block. They do not depend on the version, the level or
- * the tag of the entry. */
+/* Returns the class and address of an entry, which identify its pair block. They do not depend on the version, the
+ * level or the tag of the entry. */
 static inline uint64_t shard_entry_block(uint64_t word) {
     return word & shard_mask(47);
 }
@@ -734,7 +734,7 @@ typedef struct shard_block {
     uint32_t value_length;
     uint8_t bytes[]; /* the key, followed by the value */
 } shard_block;
-_Static_assert(sizeof(shard_block) == 16, "the head of a block");
+_Static_assert(sizeof(shard_block) == 16, "the head of a pair block");
 
 
 /* The descriptor of the index, written when the index is created and constant afterwards. The addresses of the

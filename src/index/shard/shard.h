@@ -1,5 +1,5 @@
 /* Types and functions that the files of the shard index share. README.md explains the protocol, and layout.h the words
- * in far memory. The index has two layouts: in the pointer layout (names with shard_p) slots name key-value blocks, and
+ * in far memory. The index has two layouts: in the pointer layout (names with shard_p) slots name pair blocks, and
  * in the inline layout (names with shard_i) slots contain the keys and values. */
 #ifndef FAR_INDEX_SHARD_SHARD_H
 #define FAR_INDEX_SHARD_SHARD_H
@@ -146,7 +146,7 @@ extern shard_counters shard_totals;
 typedef struct shard_state {
     bool inlined;       /* true for the inline layout */
     bool wide;          /* this processor has wide vectors (probe.c) */
-    bool whole_pairs;   /* the fabric reads two words of an aligned 16-byte pair at one moment */
+    bool whole_pairs;   /* the fabric reads both words of an aligned 16-byte pair atomically */
     unsigned hash_bits; /* number of bits of h */
     unsigned implied;   /* inline layout: hash bits that follow from the bucket and are not stored in the slot */
     unsigned p, b;      /* the index has 2^p partitions, and an empty partition has 2^b level-1 buckets */
@@ -203,8 +203,8 @@ typedef struct shard_op {
     /* The whole operation. */
     unsigned attempt; /* number of retries so far */
     unsigned class;   /* pointer layout: size class of `block` */
-    far_addr block;   /* pointer layout: the new block, private until an entry names it; 0 = none */
-    bool written;     /* pointer layout: the block has been written */
+    far_addr block;   /* pointer layout: the new pair block, private until an entry names it; 0 = none */
+    bool written;     /* pointer layout: the pair block has been written */
     bool inserting;   /* pointer layout: the operation has the lock, and the key was absent before the lock was taken */
     bool did_extra_work;   /* the operation searched below level 1, split its bucket, or published a count */
     bool took_over;        /* lazy_resize=off: the operation has continued the doubling of a failed client */
@@ -250,7 +250,7 @@ typedef struct shard_hit {
     unsigned generation; /* generation of the level-2 or level-3 table; at level 1 the version of the bucket */
     uint64_t word;       /* pointer layout: the entry; inline layout: key word or state of the slot */
     uint64_t value;      /* inline layout: the value */
-    shard_block *block;  /* pointer layout: local copy of the block */
+    shard_block *block;  /* pointer layout: local copy of the pair block */
     bool only_copy;      /* below level 1: the search found no other copy of the key there */
 } shard_hit;
 
@@ -593,7 +593,7 @@ int shard_i_read_half(shard_op *op);
  * found lock word in *old, and releases the latch. The caller holds the local latch of the bucket. */
 int shard_lock_and_read(shard_op *op, shard_image *image, unsigned word, uint64_t expected, uint64_t mine,
                         uint64_t *old, shard_extra_words *extra);
-/* Frees the operation's block, which no entry names. */
+/* Frees the operation's pair block, which no entry names. */
 void shard_drop_block(shard_op *op);
 /* Prepares the next attempt: backs off, renews the pin every few attempts, and reads the root again if `refresh`. */
 int shard_retry(shard_op *op, bool refresh);
@@ -653,23 +653,24 @@ unsigned shard_count_live(const shard_state *st, const uint64_t *words);
 uint32_t shard_i_match_map(bool wide, uint64_t rem, const uint64_t *words);
 
 
-/* ---- pointer/find.c: the pointer layout selects candidates by their tags and verifies them by their blocks ---- */
+/* ---- pointer/find.c: the pointer layout selects candidates by tags and verifies them by their pair blocks ---- */
 
-/* Searches the image of the main bucket and reads the blocks of candidates. Returns SHARD_FOUND or SHARD_ABSENT. */
+/* Searches the image of the main bucket and reads the pair blocks of candidates. Returns SHARD_FOUND or SHARD_ABSENT.
+ */
 int shard_p_find_l1(shard_op *op, unsigned v, bool whole, shard_hit *hit);
 /* Adds the candidates in the image of the main bucket to `hits`. */
 void shard_p_gather_l1(const shard_op *op, shard_hits *hits);
 /* Adds the candidates in the level-2 buckets and in the chain. It reads the further nodes of the chain. */
 int shard_p_gather_overflow(shard_op *op, const shard_overflow *o, unsigned generation, shard_hits *hits);
-/* Adds READs of the candidates' blocks to the batch. */
+/* Adds READs of the candidates' pair blocks to the batch. */
 int shard_p_add_block_reads(shard_op *op, shard_hits *hits);
-/* Called after the READs of shard_p_add_block_reads. Removes the hits on blocks that do not have the key. */
+/* Called after the READs of shard_p_add_block_reads. Removes the hits on pair blocks that do not have the key. */
 int shard_p_keep_matching_blocks(shard_op *op, shard_hits *hits, bool whole);
 
 
 /* ---- inline/find.c: the inline layout has slots that contain the key ---- */
 
-/* Returns true if the value and the key word (or state) of a hit were certainly read at one moment. This does not hold
+/* Returns true if the value and the key word (or state) of a hit were returned by one atomic READ. This does not hold
  * on a fabric that tears READs between words, and not at level 3, because slots there cross cache lines. */
 static inline bool shard_i_hit_is_atomic(const shard_state *st, const shard_hit *hit) {
     return st->whole_pairs && hit->level < 3;
@@ -684,7 +685,9 @@ bool shard_i_find_in_half(const shard_op *op, shard_hit *hit);
 int shard_i_gather_overflow(shard_op *op, const shard_overflow *o, unsigned generation, shard_hits *hits);
 /* Verifies the hits at level 3. Returns 1 if the search must be repeated. */
 int shard_i_drop_false_hits(shard_op *op, shard_hits *hits);
-/* Adds READs that verify the value of a hit, or returns false if the hit was read at one moment. */
+/* Adds a READ of the value of a hit between two READs of its key word (at level 3, of its state) into marks[0] and
+ * marks[1]. The value belongs to the key if both marks are equal. Returns false without adding a READ if one atomic
+ * READ has already returned key and value together. */
 bool shard_i_add_confirming_reads(shard_op *op, shard_hit *hit, uint64_t marks[2]);
 
 
@@ -700,7 +703,7 @@ int shard_p_first_empty(const shard_op *op, const uint64_t *w);
 int shard_p_first_open(const shard_op *op, const uint64_t *w);
 int shard_p_first_closed(const shard_op *op, const uint64_t *w);
 bool shard_p_word_is_closed(uint64_t header, uint64_t word);
-/* Retires the block that an entry has named until now. */
+/* Retires the pair block that an entry has named until now. */
 void shard_p_retire_block(shard_op *op, uint64_t word);
 
 
@@ -711,8 +714,8 @@ int shard_p_lock(shard_op *op, shard_extra_words *extra);
 /* Frees the lock of the main bucket: writes the local copy of the header without its owner. wait: waits until the WRITE
  * is complete. */
 int shard_p_unlock(shard_op *op, bool wait);
-/* Places an entry for a block that no entry names. Returns SHARD_DONE, or SHARD_AGAIN if an unlocked insert took the
- * slot. */
+/* Places an entry for a pair block that no entry names. Returns SHARD_DONE, or SHARD_AGAIN if an unlocked insert took
+ * the slot. */
 int shard_p_place_entry(shard_op *op, unsigned class, far_addr block);
 /* Locks the main bucket and does the whole operation. `seen` is the hit of the key before the lock was taken; NULL: the
  * key was absent. */

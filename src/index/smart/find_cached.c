@@ -416,7 +416,8 @@ typedef struct first_probe { /* The first probe of the cache for a key, and the 
 
 static __attribute__((noinline)) int follow_probes(smart_op *op, smart_spot *s, const first_probe *k) {
     smart_cached cached = k->cached;
-    /* grows is true while the node below `cached` is a full list */
+    /* grows: the previous probe found a full list, which this insert must replace by a larger node; `cached` is then a
+     * node above that list */
     bool grows = false, read = k->leaf_was_read, found = k->found;
     unsigned below = op->target_depth ? op->target_depth : SMART_DEPTH_ANY;
     for (unsigned tries = 0; tries < 4 && found; tries++) {

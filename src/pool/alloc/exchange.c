@@ -168,7 +168,7 @@ static int record_taken_block(far_task *t, far_block_id id, bool used) {
 }
 
 
-/* A search of the block table of one node, which is read in windows. */
+/* A search of the block table of one node. It reads the table in windows, which are WINDOW_ENTRIES adjacent entries. */
 typedef struct block_search {
     far_class *class;
     unsigned node;
@@ -278,8 +278,8 @@ static uint32_t find_orphan(far_task *t, const block_search *b, uint64_t hint) {
 
 
 /* Tries to get a block from the current window. It prefers an orphan with free objects of the class, then a free block,
- * then an orphan with free pages, then a block of the headroom. Returns 1 if it got one, 0 if not. *lost is set if other
- * handles were faster, so that it is worth reading the window again. */
+ * then an orphan with free pages, then a block of the headroom. Returns 1 if it got one, 0 if not. *lost is set if
+ * other handles were faster, so that it is worth reading the window again. */
 static int acquire_in_window(far_task *t, block_search *b, bool *lost) {
     const far_store *s = far_store_of(t);
     const far_class *class = b->class;

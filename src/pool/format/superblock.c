@@ -16,9 +16,9 @@
 #define BLOCKS_MIN     4 /* minimum number of blocks on each node */
 #define SLOTS_MIN      64
 #define BYTES_PER_SLOT 16384
-/* smallest number of blocks of a pool whose blocks are larger than the smallest size */
-#define BLOCKS_ENOUGH 256
-/* intended largest number of blocks of a pool; if blocks of FAR_BLOCK_BYTES_ENOUGH would be more, they are larger */
+/* Blocks have the smallest size, unless the pool has at least BLOCKS_ENOUGH blocks of a larger size. Blocks larger than
+ * FAR_BLOCK_BYTES_ENOUGH are used only if the pool has at least BLOCKS_AIM of them. */
+#define BLOCKS_ENOUGH     256
 #define BLOCKS_AIM        8192
 #define BLOCK_PAGES_BYTES (FAR_BLOCK_PAGES * 8)
 

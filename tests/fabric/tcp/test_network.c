@@ -3,9 +3,11 @@
 #define _GNU_SOURCE
 #include "base/sanitizer.h"
 #include "fabric/node/server.h"
+#include "left_out.h"
 #include "network_rig.h"
 #include "test.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -182,28 +184,36 @@ TEST(addresses_are_numbers_and_names) {
 
 /* ---- Idle handles and daemons ---- */
 
-/* Returns the processor time of a process in clock ticks. */
-static unsigned long cpu_ticks(pid_t pid) {
-    char path[64], text[1024];
-    unsigned long user = 0, system = 0;
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "r");
-    size_t length = fread(text, 1, sizeof(text) - 1, file);
-    text[length] = 0;
-    fclose(file);
-    sscanf(strrchr(text, ')') + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system);
-    return user + system;
+/* Returns how often the threads of a process have waited, that is, given up their processor. A thread that wakes up waits
+ * once more before it sleeps again. So the number does not change while all threads sleep, however busy the machine is.
+ */
+static unsigned long count_waits(pid_t pid) {
+    char path[300], line[128];
+    unsigned long waits = 0, of_thread;
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    DIR *threads = opendir(path);
+    assert_non_null(threads);
+    for (struct dirent *thread; (thread = readdir(threads));) {
+        if (thread->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof(path), "/proc/%d/task/%s/status", (int)pid, thread->d_name);
+        FILE *file = fopen(path, "r");
+        assert_non_null(file);
+        while (fgets(line, sizeof(line), file))
+            if (sscanf(line, "voluntary_ctxt_switches: %lu", &of_thread) == 1)
+                waits += of_thread;
+        fclose(file);
+    }
+    closedir(threads);
+    return waits;
 }
 
 
-/* Waits until the process is idle, and returns its processor time in clock ticks. */
-static unsigned long cpu_ticks_at_rest(pid_t pid) {
-    unsigned long before = 0, now = cpu_ticks(pid);
-    while (now != before) {
+/* Waits until all threads of the process have slept for a second, and returns how often they have waited. */
+static unsigned long count_waits_at_rest(pid_t pid) {
+    unsigned long before = count_waits(pid), now;
+    for (sleep(1); (now = count_waits(pid)) != before; sleep(1))
         before = now;
-        sleep(1);
-        now = cpu_ticks(pid);
-    }
     return now;
 }
 
@@ -268,15 +278,18 @@ TEST(a_notification_read_by_another_thread_wakes_the_sleeper) {
 }
 
 
-/* After some work, an idle handle sends nothing for five seconds, and the idle daemon uses no processor time. */
+/* After some work, an idle handle sends nothing for five seconds, and no thread of the idle daemon wakes up. */
 TEST(idle_handles_and_daemons_do_nothing) {
     served s;
     serve_an_index(&s);
     assert_ok(far_put(s.session, s.index, "key", 3, "value", 5));
     uint64_t batches = batches_at_rest(s.node.address), bytes = daemon_read_status(s.node.address).bytes_in;
-    unsigned long ticks = cpu_ticks_at_rest(s.node.pid);
+    /* The thread sanitizer has a thread of its own in the daemon, which wakes up again and again. */
+    if (FAR_TSAN)
+        left_out("the sleep of an idle daemon", "the thread sanitizer's own thread does not sleep");
+    unsigned long waits = FAR_TSAN ? 0 : count_waits_at_rest(s.node.pid);
     sleep(5);
-    assert_int_equal(cpu_ticks(s.node.pid), ticks);
+    assert_int_equal(FAR_TSAN ? 0 : count_waits(s.node.pid), waits);
     net_state after = daemon_read_status(s.node.address);
     assert_int_equal(after.batches, batches);
     assert_in_range(after.bytes_in - bytes, 0, 200); /* The bound allows for the status requests of this test itself. */

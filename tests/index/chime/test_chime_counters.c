@@ -388,7 +388,7 @@ TEST(misses_by_time) {
 }
 
 
-/* Proves that keys and values smaller than a word are stored in the slots, without blocks. */
+/* Proves that keys and values smaller than a word are stored in the slots, without pair blocks. */
 TEST(small_pairs_are_stored_in_slots) {
     tree tr;
     far_stats before;
@@ -439,7 +439,7 @@ static figures get_larger(tree *tr, unsigned bytes, uint64_t count, const char *
 
 
 /* Proves that values of 9 to 40 bytes are stored in the slots where lines do not tear, in lines with two slots or one.
- * Compared with blocks this saves a get one round trip. */
+ * Compared with pair blocks this saves a get one round trip. */
 TEST(larger_values_are_stored_in_slots) {
     static const struct {
         const char *uri, *options;

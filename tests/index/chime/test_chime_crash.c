@@ -244,7 +244,7 @@ TEST(a_second_failure_is_survived) {
 
 
 /* Proves that after a client failure a value larger than a word is either the old or the new one, never a mixture, in
- * slots where lines do not tear and in blocks. */
+ * slots where lines do not tear and in pair blocks. */
 TEST(larger_values_are_never_torn) {
     for (size_t i = 0; i < sizeof(larger) / sizeof(larger[0]); i++)
         explore(&larger[i], fabrics[0]);

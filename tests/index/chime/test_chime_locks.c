@@ -273,9 +273,10 @@ TEST(a_handed_over_leaf_is_split) {
 }
 
 
-/* The value of D's write is stored in a block. Proves that the WRITE of the block is complete before a slot refers to
- * the block, also if D gets the lock by a handover. Steps: B splits the leaf; D adds the WRITE of its block to a batch
- * and waits; A hands the left leaf over to D; D moves right. Fails without the wait in change_locked_leaf (write.c). */
+/* The value of D's write is stored in a pair block. Proves that the WRITE of the pair block is complete before a slot
+ * refers to the pair block, also if D gets the lock by a handover. Steps: B splits the leaf; D adds the WRITE of its
+ * pair block to a batch and waits; A hands the left leaf over to D; D moves right. Fails without the wait in
+ * change_locked_leaf (write.c). */
 TEST(a_block_is_written_before_a_move_right) {
     open_with_d("span=12,hop=4,key_size=8", ONE);
     insert_keys(a, 3);
@@ -316,10 +317,10 @@ static void check_waiter_of_split(const char *options, unsigned writes) {
 
 
 /* Proves that D, which waits for a leaf that A splits, continues directly at the right half: it takes one lock and
- * READs nothing of the left half. If values are in blocks, D's WRITE of its block was not posted yet; it is dropped,
- * and a new block is written in the batch that takes the lock of the right half. Fails without
- * chime_follow_recent_splits (find.c). With blocks, the test also fails without far_discard_batch in change_leaf
- * (write.c), or if chime_renew_pin does not free the first block. */
+ * READs nothing of the left half. If values are in pair blocks, D's WRITE of its pair block was not posted yet; it is
+ * dropped, and a new pair block is written in the batch that takes the lock of the right half. Fails without
+ * chime_follow_recent_splits (find.c). With pair blocks, the test also fails without far_discard_batch in change_leaf
+ * (write.c), or if chime_renew_pin does not free the first pair block. */
 TEST(a_waiter_follows_a_split) {
     check_waiter_of_split(SMALL, 2);
     check_waiter_of_split("span=12,hop=4,key_size=8", 3);

@@ -298,8 +298,8 @@ TEST(a_check_concurrent_with_an_insert) {
 }
 
 
-/* Proves that an index of small pairs that was created when these were stored in blocks is opened in that format, which
- * its descriptor names. Fails without the comparison of root.magic in chime_open (kind.c). */
+/* Proves that an index of small pairs that was created when these were stored in pair blocks is opened in that format,
+ * which its descriptor names. Fails without the comparison of root.magic in chime_open (kind.c). */
 TEST(old_small_pairs_stay_in_blocks) {
     uint32_t value = 7, back = 0;
     size_t length;
@@ -319,9 +319,9 @@ TEST(old_small_pairs_stay_in_blocks) {
 }
 
 
-/* Proves that an index of larger values that was created when these were stored in blocks is opened in that format. The
- * option `inline` did not exist when such an index was created; the test creates an index with a smaller `inline` and
- * changes its stored options. */
+/* Proves that an index of larger values that was created when these were stored in pair blocks is opened in that
+ * format. The option `inline` did not exist when such an index was created; the test creates an index with a smaller
+ * `inline` and changes its stored options. */
 TEST(old_larger_values_stay_in_blocks) {
     uint8_t value[20] = {7}, back[20] = {0};
     size_t length;

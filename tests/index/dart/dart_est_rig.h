@@ -192,8 +192,9 @@ static inline void run_with_background(actor *a, const char *name, far_op_kind k
 }
 
 
-/* Makes an index with a node X of depth 5 on the path of "abcde1". X has no entries in the table yet, because the node
- * above it, which had them, was removed just now; the next get of a key below X registers X. Returns X. */
+/* Makes an index with a node X of depth 5 on the path of "abcde1". No entry of the skip table names X yet, because the
+ * entries for this path named the node above X, which was removed just now. The next get of a key below X registers X
+ * in the table. Returns X. */
 static inline dart_node set_up_node_without_entries(stage *s, const char *sim) {
     set_up(s, sim, "upkeep_batch=1,adjust=0,express_cache=0,directory_bits=0");
     INSERT_KEYS(&s->a, "az", "abcdf", "abcde1", "abcde2", "abcde3");

@@ -143,8 +143,8 @@ TEST(an_old_tag_never_looks_new_after_a_long_sleep) {
 }
 
 
-/* Proves that the express cache returns only stored entries, only while their tags permit it, and nothing after a drop.
- */
+/* Proves that the express cache returns only stored entries, only while their tags permit it, and that it does not
+ * return an entry after dart_express_drop has removed it. */
 TEST(the_express_cache_gives_only_what_was_put) {
     enum { ENTRIES = 20000 };
     far_budget *budget = far_budget_new(1088 * KIB);

@@ -9,7 +9,8 @@
 
 typedef struct tracker {
     far_index *index;
-    unsigned grow_below; /* segments below this level of the directory become tables when the walk reaches them */
+    /* The walk makes tables of the segments that it reaches with fewer than this number of tables above them. */
+    unsigned grow_below;
     unsigned place, slices;
     uint64_t entries, tables;
     uint8_t met[DART_DIR_NUMBERS]; /* for each directory word: number of visits of its table or segment */

@@ -65,7 +65,9 @@ TEST_OF_BOTH_INSERTS(stale_hint_to_recycled_leaf) {
     for (unsigned update = 0; update < 2; update++) {
         uint64_t old = free_leaf_of_na("value_size=8,leaf_slots=2");
         far_addr leaf = dolphin_entry_addr(old);
-        char key[3] = "pa"; /* Only every second letter leads to the same memory node. */
+        /* The leaves of keys with the first letters p, r, t and so on are on the memory node of `leaf`, so that one of
+         * them reuses its memory. */
+        char key[3] = "pa";
         for (; key[0] <= 'z' && dolphin_tag(*memory_at(leaf)) == dolphin_entry_tag(old); key[0] += 2)
             stage_write(a, key, V3);
         key[0] -= 2;

@@ -333,9 +333,10 @@ static void find_keys_with_one_hash(uint64_t seed, char one[8], char other[8]) {
 }
 
 
-/* D's hint for one key leads to the slot of another key with the same hash. The updates of both keys must change only
- * their own values. Fails if the hint does not contain the tail of the key, or the slot of the value word
- * (cache_hints.c). */
+/* Two keys have the same hash, so they share one hint of D, and the hint names the slot of the other key. The updates
+ * of both keys must change only their own values. Fails if dolphin_slot_hint_get_value (cache_hints.c) does not compare
+ * the last bytes of the key with those in the hint, or the slot with the one that contained the value word, because D
+ * then uses the value word of the other key. */
 TEST_WITH(hints_of_keys_with_one_hash, inserts_by_ticket, NULL) {
     char one[8], other[8];
     stage_actor d = {0};

@@ -97,7 +97,8 @@ static inline key key_in(const stage_actor *a, uint64_t bucket, bool leaves, uns
 }
 
 
-/* returns the n-th key like key_in, for a table with one bucket */
+/* Returns the n-th key that stays in the parent (leaves = false) or moves to the child (true) at the first split, for a
+ * table with one bucket. */
 static inline key key_with(const stage_actor *a, bool leaves, unsigned n) {
     return key_in(a, 0, leaves, n);
 }
@@ -227,8 +228,9 @@ static inline far_sim_match rewrite_of(const variant *variant, far_addr parent) 
 }
 
 
-/* Makes a table with the options GROWING double: two keys that stay and one that leaves. The third put announces the
- * doubling, and no bucket is split yet. */
+/* Inserts three keys into the only bucket of a table with the options GROWING, so that the table doubles. The third put
+ * announces the doubling. The split of the bucket, which has not begun yet, will keep two of the keys in the parent and
+ * move the third one to the child. */
 static inline void begin_doubling(stage *s) {
     put(&s->a, key_with(&s->a, 0, 0), 10);
     put(&s->a, key_with(&s->a, 1, 0), 11);

@@ -10,7 +10,8 @@
 #include <string.h>
 
 
-/* Returns the n-th key that stays in its bucket (bit = false) or leaves it (true) at the first doubling. */
+/* Returns the n-th key that stays in its bucket (bit = false) or moves to the child (true) when the first doubling
+ * splits the bucket. */
 static inline const char *key_with(const stage_actor *a, bool bit, unsigned n) {
     static char keys[8][16];
     static unsigned next;

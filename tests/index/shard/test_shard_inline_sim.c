@@ -35,7 +35,8 @@ static key number(uint64_t n) {
 }
 
 
-/* Returns the n-th key that stays in its bucket (bit = false) or leaves it (true) at the first doubling. */
+/* Returns the n-th key that stays in its bucket (bit = false) or moves to the child (true) when the first doubling
+ * splits the bucket. */
 static key key_with(const stage_actor *a, bool bit, unsigned n) {
     const shard_state *st = shard_state_of(a->index);
     for (uint64_t i = 1;; i++) {
@@ -166,7 +167,8 @@ static void slot_reused_between_value_and_key_on(const char *sim) {
 ON_EVERY_FABRIC(slot_reused_between_value_and_key);
 
 
-/* Makes the table double: two keys that stay and one that leaves. No bucket is split yet. */
+/* Inserts three keys of one bucket, so that the table doubles. The split of the bucket, which has not begun yet, will
+ * keep two of the keys in the parent and move the third one to the child. */
 static void begin_doubling(stage *s) {
     put(&s->a, key_with(&s->a, 0, 0), 10);
     put(&s->a, key_with(&s->a, 1, 0), 11);

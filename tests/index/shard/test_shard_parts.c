@@ -160,7 +160,8 @@ static void verify_split_costs(const char *options, bool frozen, const uint64_t 
 
 
 /* Proves that a split also makes the operation's change. Pointer layout: the split costs one additional round trip
- * after the grace period, and two before it. Inline layout: no additional round trip, or one for a key that leaves. */
+ * after the grace period, and two before it. Inline layout: no additional round trip, or one for a key that moves to
+ * the child. */
 TEST(a_split_carries_the_change) {
     verify_split_costs(POINTERS, false, (const uint64_t[]){3, 4, 4});
     verify_split_costs(POINTERS ",grace=off", true, (const uint64_t[]){4, 5, 5});
@@ -222,11 +223,11 @@ TEST(without_ordered_cas_every_operation_pays) {
         before = round_trips(&t);
         for (uint64_t n = 0; n < 100; n++)
             assert_int_equal(get(&t, n, &value), 0);
-        assert_int_equal(round_trips(&t) - before, on ? 200 : 300); /* bucket, block, and the header again */
+        assert_int_equal(round_trips(&t) - before, on ? 200 : 300); /* bucket, pair block, and the header again */
         before = round_trips(&t);
         for (uint64_t n = 100; n < 200; n++)
             assert_int_equal(get(&t, n, &value), FAR_ERR_NOT_FOUND);
-        /* some misses read a block because tags match by chance */
+        /* some misses read a pair block because tags match by chance */
         assert_in_range(round_trips(&t) - before, on ? 100 : 200, on ? 117 : 234);
         close_table(&t);
     }

@@ -511,9 +511,9 @@ static void doubling_at_every_verb_of_another_on(const variant *variant) {
 TEST_VARIANTS_OF(doubling_at_every_verb_of_another, POINTERS);
 
 
-/* Race H6 (docs/races/shard.md). Proves that one operation of a thread does not block the others. B's thread has an
- * update in progress whose READ completes late. Its other operations double the table meanwhile, and none of them may
- * wait for the update. */
+/* Race H6 (docs/races/shard.md). Proves that one operation of a thread does not block the others. B's thread has
+ * an update in progress whose READ completes late. Its other operations double the table meanwhile, and none of them
+ * may wait for the update. */
 
 typedef struct thread {
     stage_actor *a;

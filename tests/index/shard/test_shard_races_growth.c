@@ -257,7 +257,7 @@ static void chains_of_a_slow_drain_on(const variant *variant) {
 TEST_ALL_VARIANTS(chains_of_a_slow_drain);
 
 
-/* Proves that a corrupt block fails only the get that reads it, and not the other gets of the same batch. */
+/* Proves that a corrupt pair block fails only the get that reads it, and not the other gets of the same batch. */
 static void a_corrupt_block_fails_one_get_only_on(const variant *variant) {
     enum { GETS = 4 };
     stage s;
@@ -301,7 +301,7 @@ static void check_all(void *arg) {
  * these keys. Fails if check_key_in_filter (check.c) does not read the root again. */
 static void a_check_that_sees_tables_before_the_root_on(const variant *variant) {
     if (variant->units == 8)
-        return; /* on this fabric both are read at one moment */
+        return; /* on this fabric one atomic READ returns both */
     stage s;
     open_stage_with(&s, variant, 0, GROWING, true); /* C cannot learn of the doubling in another way */
     put(&s.a, key_with(&s.a, 0, 0), 1);

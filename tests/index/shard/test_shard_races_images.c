@@ -7,7 +7,8 @@
 #define TWO_LINES "slots=16,l2_slots=1,load=50,afs=1,idle_sweep=off" /* the ninth key makes the table double */
 
 
-/* Returns the n-th key whose probe order begins at the first line, and which stays or leaves at the first doubling. */
+/* Returns the n-th key whose probe order begins at the first line, and which stays in its bucket or moves to the child
+ * when the first doubling splits the bucket. */
 static key key_of_first_line(const stage_actor *a, bool leaves, unsigned n) {
     for (unsigned i = 0;; i++) {
         key k = key_with(a, leaves, i);
@@ -18,8 +19,8 @@ static key key_of_first_line(const stage_actor *a, bool leaves, unsigned n) {
 }
 
 
-/* Inserts one key that leaves and eight that stay. B inserts the last one, which makes the table double. C inserts
- * another key. No bucket is split yet. */
+/* Inserts one key that will move to the child and eight that will stay in the bucket. B inserts the last one, which
+ * makes the table double. C inserts another key. No bucket is split yet. */
 static void fill_and_grow(stage *s) {
     put(&s->a, key_of_first_line(&s->a, true, 0), 10);
     for (unsigned i = 0; i < 7; i++)

@@ -230,10 +230,10 @@ static void old_root_l2_insert_vs_drain_on(const variant *variant) {
 TEST_VARIANTS_OF(old_root_l2_insert_vs_drain, INLINE);
 
 
-/* Race H35 (docs/races/shard.md). Proves that no stale entry names a block that is reused. B's drain fails between
- * linking k at level 1 and clearing its entry at level 2. A updates k, and the old block becomes free. A put of another
- * key with the same tag may reuse the block; C must not read that key before its CAS. Fails if change_at_level_1
- * (pointer/write_locked.c) does not clear the copies. */
+/* Race H35 (docs/races/shard.md). Proves that no stale entry names a pair block that is reused. B's drain fails between
+ * linking k at level 1 and clearing its entry at level 2. A updates k, and the old pair block becomes free. A put of
+ * another key with the same tag may reuse the pair block; C must not read that key before its CAS. Fails if
+ * change_at_level_1 (pointer/write_locked.c) does not clear the copies. */
 static void drain_crash_block_reuse_on(const variant *variant) {
     stage s;
     bool died = false;
@@ -259,11 +259,11 @@ static void drain_crash_block_reuse_on(const variant *variant) {
     assert_true(load.keys[1] > 0);
     put(&s.a, k, 30);
     assert_int_equal(get(&s.c, k), 30);
-    for (unsigned i = 0; i < 10; i++) { /* let epochs pass until the old block is free */
+    for (unsigned i = 0; i < 10; i++) { /* let epochs pass until the old pair block is free */
         far_epoch_request(s.a.pool);
         far_sim_sleep(s.world, 20000000);
     }
-    /* the put's block, possibly the old block of k, must not be visible before its CAS */
+    /* the put's pair block, possibly the old pair block of k, must not be visible before its CAS */
     for (unsigned i = 0; i < 20; i++) {
         start(&s.a, FAR_OP_PUT, twin, 77);
         stage_stop_at(&s.a, (far_sim_match){.kind = FAR_SIM_CAS});

@@ -206,8 +206,8 @@ static void stop_the_collection(stage *s) {
 
 
 /* B splits the bucket with a put of `stays`, and fails when the child is complete and the parent is unchanged. Then A
- * changes the key `leaves`, which has moved to the child, and the block of its old value is reused for the key `other`
- * of the child. So the parent still has an entry that names a reused block. */
+ * changes the key `leaves`, which has moved to the child, and the pair block of its old value is reused for the key
+ * `other` of the child. So the parent still has an entry that names a reused pair block. */
 static void leave_an_old_word_in_the_parent(stage *s, far_addr parent, const char *stays, const char *leaves,
                                             const char *other) {
     char value[16];
@@ -265,9 +265,9 @@ static void find_key(const stage_actor *a, uint64_t bucket, unsigned version, un
 }
 
 
-/* At the seventh doubling, a split computes new tags from the hashes in the blocks of its keys. Proves that a client
- * that takes such a split over does not read the blocks of keys that have moved to the child, because these blocks may
- * be free. Fails if needs_new_tag (pointer/split.c) includes them. */
+/* At the seventh doubling, a split computes new tags from the hashes in the pair blocks of its keys. Proves that a
+ * client that takes such a split over does not read the pair blocks of keys that have moved to the child, because these
+ * pair blocks may be free. Fails if needs_new_tag (pointer/split.c) includes them. */
 TEST(a_failed_split_with_new_tags) {
     stage s;
     char stays[16], leaves[16], other[16];
@@ -290,7 +290,7 @@ TEST(a_failed_split_with_new_tags) {
     stop_the_collection(&s);
     leave_an_old_word_in_the_parent(&s, part->segment[0], stays, leaves, other);
     stage_delete(&s.a, other);
-    for (unsigned i = 0; i < 10; i++) { /* lets epochs pass until the block is free */
+    for (unsigned i = 0; i < 10; i++) { /* lets epochs pass until the pair block is free */
         far_epoch_request(s.a.pool);
         far_sim_sleep(s.world, 300000);
     }
@@ -311,7 +311,7 @@ static int count_pair(void *ctx, const void *key, size_t key_len, const void *va
 
 /* Proves that counts, walks and checks ignore the entries of moved keys in an unfinished parent. B's split has failed,
  * and A stops while it takes the split over. The parent still has entries of keys that have moved to the child, and
- * these entries name blocks that are free. Fails if shard_child_is_complete (count_once.c) always returns 0. */
+ * these entries name pair blocks that are free. Fails if shard_child_is_complete (count_once.c) always returns 0. */
 TEST(a_traversal_during_a_stopped_takeover) {
     stage s;
     far_usage usage;
@@ -326,7 +326,7 @@ TEST(a_traversal_during_a_stopped_takeover) {
     far_addr parent = atomic_load_explicit(&shard_state_of(s.a.index)->part[0].segment[0], memory_order_relaxed);
     leave_an_old_word_in_the_parent(&s, parent, stays, leaves, other);
     stage_delete(&s.a, other);
-    for (unsigned i = 0; i < 10; i++) { /* lets epochs pass until the block is free */
+    for (unsigned i = 0; i < 10; i++) { /* lets epochs pass until the pair block is free */
         far_epoch_request(s.a.pool);
         far_sim_sleep(s.world, 300000);
     }

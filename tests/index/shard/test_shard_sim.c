@@ -388,8 +388,8 @@ static void update_vs_delete_reuse_on(const char *sim) {
 ON_EVERY_FABRIC(update_vs_delete_reuse);
 
 
-/* Race H20 (docs/races/shard.md). Proves that the block of a replaced value is not reused while a pinned client may
- * read it. C's get stops after it has read the bucket, and A's update before its CAS. B updates the key 50 times. C
+/* Race H20 (docs/races/shard.md). Proves that the pair block of a replaced value is not reused while a pinned client
+ * may read it. C's get stops after it has read the bucket, and A's update before its CAS. B updates the key 50 times. C
  * must return the value that it has seen, and A's update must count as superseded. */
 static void aba_block_reuse_on(const char *sim) {
     stage s;

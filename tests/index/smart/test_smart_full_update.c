@@ -23,13 +23,15 @@ static void fill_pool(stage_actor *by, const char *value) {
 }
 
 
-/* The value of 200 bytes is larger than the tearing granule, so an update in place needs a redo record. The pool is
- * full. Steps: (1) B deletes the key: it has READ the leaf and its slot, and stops before it changes them. (2) A
- * updates the key. Its session has no redo record, and the pool has no memory for one. (3) B continues. B is the only
- * client that deletes the key, so B must find it, whether A's update succeeded or failed. Suppose that A has replaced
- * the leaf, and B posts {CAS leaf LIVE -> DEAD, CAS slot -> tombstone} as one batch. Then the first CAS fails and the
- * second one removes the slot of the new leaf: A's acknowledged update is lost, and B reports that there was no such
- * key. Fails if `never_replaces` (smart_open in kind.c) is true for VI leaves. */
+/* The leaf of the key is a VI leaf: an update overwrites the value in place, under a lock. The value of 200 bytes is
+ * larger than the tearing granule, so the update also needs a redo record. The pool is full. Steps: (1) B deletes the
+ * key: it has READ the leaf and its slot, and stops before it changes them. (2) A updates the key. Its session has no
+ * redo record, and the pool has no memory for one, so A replaces the leaf if there is memory for the new leaf, and
+ * otherwise fails. (3) B continues. B is the only client that deletes the key, so B must find it in both cases. B must
+ * not post {CAS leaf LIVE -> DEAD, CAS slot -> tombstone} as one batch, because if A has replaced the leaf, the first
+ * CAS fails and the second one removes the slot of the new leaf. A's acknowledged update would be lost, and B would
+ * report that there was no such key. Fails if `never_replaces` (smart_open in kind.c) is true for VI leaves, because a
+ * delete then uses this batch. */
 TEST(an_update_without_a_redo_record_does_not_break_a_delete) {
     stage s;
     char old[VALUE + 1], new[VALUE + 1];

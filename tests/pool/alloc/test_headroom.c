@@ -98,8 +98,9 @@ static void assert_free_blocks(bench *b, unsigned missing) {
 }
 
 
-/* Inserts of three sizes leave the headroom of each node free, even if they request blocks from all handles. The last
- * pool has a block table of several windows. Fails if count_permitted_blocks (exchange.c) permits all free blocks. */
+/* Inserts of three sizes leave the headroom of each node free, also after they have requested all handles to release
+ * blocks. The last pool is so large that a search reads its block table in several parts. Fails if
+ * count_permitted_blocks (exchange.c) permits all free blocks. */
 TEST(inserts_leave_the_headroom_free) {
     static const char *const uris[] = {"sim:seed=1,size=2M", "sim:seed=1,memory_nodes=3,size=2M",
                                        "sim:seed=1,size=200M"};

@@ -589,8 +589,8 @@ void dart_est_choose_empty_slot(const far_index *index, const dart_entry_buckets
     for (unsigned s = 0; r && s < DART_EST_READ_SLOTS; s++)
         if (dart_est_is_committed(r->slots[s]) &&
             dart_est_fingerprint(r->slots[s]) == dart_est_fingerprint_of(est, r->hash))
-            /* The existing entry may have the same prefix, so the registration must examine the entry and not only an
-             * empty slot. */
+            /* The existing entry has the same fingerprint, so perhaps the same prefix. No empty slot is chosen here;
+             * then the registration READs the buckets itself and examines that entry. */
             return;
     for (unsigned n = 0; r && !registration->entry && n < DART_EST_READ_SLOTS; n++) {
         unsigned s = nth_slot(r, n);

@@ -117,7 +117,7 @@ int shard_i_drop_false_hits(shard_op *op, shard_hits *hits) {
 }
 
 
-/* Adds READs that verify a hit whose value and key word (or state) were not read at one moment. The value is read
+/* Adds READs that verify a hit whose value and key word (or state) were not read by one atomic READ. The value is read
  * between two READs of the key word or state, and is valid if both return the same word. All these READs are in one
  * batch, because between two batches the client could be delayed so long that gen, a counter of 7 bits that every
  * insert into the slot increments, returns to its old value. */

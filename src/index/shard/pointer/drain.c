@@ -2,7 +2,7 @@
  * bucket is full. restructure_drain.c calls this file for each level-2 bucket and chain node.
  *
  * Each entry is moved under the lock of the main bucket of its key. The entry is linked at its new place first and then
- * removed from the old place. If the client fails in between, two entries name the same block, and the next drain
+ * removed from the old place. If the client fails in between, two entries name the same pair block, and the next drain
  * detects this (check_already_linked). */
 #include "base/error.h"
 #include "index/shard/shard.h"
@@ -20,8 +20,8 @@ static bool words_name_block(const uint64_t *words, unsigned count, uint64_t ent
 }
 
 
-/* Returns 1 if an entry of the new generation already names the same block, because an earlier drain failed after it
- * had linked the block; 0 if not; or an error. */
+/* Returns 1 if an entry of the new generation already names the same pair block, because an earlier drain failed after
+ * it had linked the pair block; 0 if not; or an error. */
 static int check_already_linked(shard_op *op, uint64_t entry) {
     if (words_name_block(op->main->w, SHARD_P_SLOTS, entry))
         return 1;
@@ -116,8 +116,8 @@ static int drain_entry(shard_op *op, far_addr at, uint64_t entry, uint64_t h) {
 }
 
 
-/* Drains a level-2 bucket or a chain node. The hash of a key is stored at the beginning of its block. The block may be
- * read, because its memory is not reused under the pin under which the entry was read. */
+/* Drains a level-2 bucket or a chain node. The hash of a key is stored at the beginning of its pair block. The pair
+ * block may be read, because its memory is not reused under the pin under which the entry was read. */
 int shard_p_drain_words(shard_op *op, far_addr at, const uint64_t *words, unsigned count) {
     uint64_t h[SHARD_L2_P_SLOTS];
     int all = SHARD_DRAINED, trips = op->trips;

@@ -1,5 +1,5 @@
-/* Pointer layout: finds a key in a bucket. The 14-bit tags select the candidates, and the blocks that the candidates
- * name show which candidate has the key. find.c calls these functions. */
+/* Pointer layout: finds a key in a bucket. The 14-bit tags select the candidates, and the pair blocks that the
+ * candidates name show which candidate has the key. find.c calls these functions. */
 #include "base/error.h"
 #include "index/shard/shard.h"
 
@@ -94,11 +94,11 @@ static inline uint64_t block_room(const shard_hit *hit) {
 }
 
 
-/* Allocates local memory for the block of a hit. Returns the number of bytes to read first, or 0 if there is no memory
- * for the block. */
+/* Allocates local memory for the pair block of a hit. Returns the number of bytes to read first, or 0 if there is no
+ * memory for the pair block. */
 static inline uint64_t allocate_block_buffer(shard_op *op, shard_hit *hit, uint64_t room) {
     if (!(hit->block = far_scratch(op->t, room))) {
-        far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+        far_fail(FAR_ERR_NO_MEMORY, "no memory for a pair block");
         return 0;
     }
     return room < FIRST_READ ? room : FIRST_READ;
@@ -116,14 +116,14 @@ int shard_p_add_block_reads(shard_op *op, shard_hits *hits) {
 }
 
 
-/* Returns 1 if the block has the key, 0 if not, or an error. The first part of the block has been read before. The rest
- * is read if the key extends into the rest, or if `whole` requires the value. */
+/* Returns 1 if the pair block has the key, 0 if not, or an error. The first part of the pair block has been read
+ * before. The rest is read if the key extends into the rest, or if `whole` requires the value. */
 static inline __attribute__((always_inline)) int check_block_key(shard_op *op, const shard_hit *hit, uint64_t room,
                                                                  bool whole) {
     shard_block *block = hit->block;
     uint64_t used = sizeof(*block) + block->key_length + (uint64_t)block->value_length;
     if (used > room)
-        return far_fail(FAR_ERR_CORRUPT, "index '%s': the block at %#llx is corrupt", op->index->name,
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': the pair block at %#llx is corrupt", op->index->name,
                         (unsigned long long)shard_entry_addr(hit->word));
     if (block->h != op->h || block->key_length != op->key.length)
         return 0;
@@ -151,7 +151,7 @@ int shard_p_keep_matching_blocks(shard_op *op, shard_hits *hits, bool whole) {
 }
 
 
-/* Finds the key when several words passed the sieve. The blocks of all candidates are read in one round trip. */
+/* Finds the key when several words passed the sieve. The pair blocks of all candidates are read in one round trip. */
 static __attribute__((noinline)) int find_among_candidates(shard_op *op, unsigned v, uint64_t map, bool whole,
                                                            shard_hit *hit) {
     shard_hits hits;

@@ -64,14 +64,15 @@ static int freeze_words(split *s) {
 
 
 /* Returns true if the entry belongs to a half that is written now and needs a new tag. If the child is complete
- * (s->child is 0), the entries of the child are left out, because their blocks may have been freed. */
+ * (s->child is 0), the entries of the child are left out, because their pair blocks may have been freed. */
 static bool needs_new_tag(const split *s, uint64_t word) {
     return shard_is_live(word) && !shard_stamp_is(word, s->d) && (s->child || !shard_tag_moves(word, s->d));
 }
 
 
-/* Reads the hashes at the beginning of the blocks, which are needed because every 7 versions the window of the tags
- * moves. Returns 0 or an error. */
+/* At every 7th version (SHARD_TAG_STEP), the tags of the entries are made from other bits of the keys' hashes. Then
+ * this function READs the hashes, which are at the beginning of the pair blocks. At other versions it does nothing.
+ * Returns 0 or an error. */
 static int read_hashes(split *s) {
     if (s->d % SHARD_TAG_STEP)
         return 0;

@@ -74,7 +74,7 @@ void shard_p_retire_block(shard_op *op, uint64_t word) {
 }
 
 
-/* Adds the WRITE of the new block to the batch that reads the main bucket. */
+/* Adds the WRITE of the new pair block to the batch that reads the main bucket. */
 static int add_block_write(shard_op *op, far_bytes value) {
     far_point(op->t, "shard:seal");
     far_rdwc_seal(op->t, &value);
@@ -89,7 +89,7 @@ static int add_block_write(shard_op *op, far_bytes value) {
     uint64_t bytes = (used + 7) & ~7ull;
     shard_block *block = far_scratch(op->t, bytes);
     if (!block)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a pair block");
     memset((char *)block + bytes - 8, 0, 8); /* fill the padding after the value with zeroes */
     *block = (shard_block){op->h, (uint16_t)op->key.length, 0, (uint32_t)value.length};
     far_bytes_copy(block->bytes, op->key);
@@ -157,7 +157,7 @@ static __attribute__((noinline)) int handle_lost_cas(shard_op *op, uint64_t old,
 
 
 /* Finishes an update or delete after the CAS of the key's word, which returned `old`. If the CAS succeeded, retires the
- * replaced block and returns SHARD_DONE, otherwise returns the result of handle_lost_cas. */
+ * replaced pair block and returns SHARD_DONE, otherwise returns the result of handle_lost_cas. */
 static inline int finish_replacement(shard_op *op, uint64_t expected, uint64_t old, bool remove) {
     if (old != expected)
         return handle_lost_cas(op, old, remove);

@@ -213,8 +213,8 @@ static int change_in_overflow(shard_op *op, far_op_kind how, const shard_hit *hi
 
 
 /* Returns true if the key is still at the place below level 1 where it was seen before the lock was taken, and has no
- * other copy there. An equal word is sufficient proof: the block that the word names is not reused while this client is
- * pinned, so the word cannot have changed and changed back. */
+ * other copy there. An equal word is sufficient proof: the pair block that the word names is not reused while this
+ * client is pinned, so the word cannot have changed and changed back. */
 static bool seen_word_is_unchanged(const shard_op *op, const shard_hit *seen, const shard_extra_words *extra) {
     unsigned generation[2];
     return extra->count && extra->word[0] == seen->word &&
