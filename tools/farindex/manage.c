@@ -190,7 +190,8 @@ typedef struct check_result {
 
 
 /* Repairs the pool, which checks the whole pool a second time. Its problems are printed only if the first check found
- * none, so that no problem is printed twice. If it reports one problem more, that one says why the repair was refused. */
+ * none, so that no problem is printed twice. If the repair reports one problem more than the check, this problem is the
+ * reason why the repair was refused. */
 static int repair_pool(cli_pool *p, check_output *c) {
     repair_output more = {0};
     if (c->problems == 0)
