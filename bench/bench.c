@@ -35,10 +35,11 @@ static const char notes[] =
     "counts\n"
     "from its arrival. It includes the time that the operation waits for a slow predecessor (no coordinated "
     "omission).\n"
-    "An index is warm if the round trips per operation no longer change between two parts of the warm-up, of which "
-    "the\n"
-    "second is twice as long. A note below the table reports an index that was not warm, or clients with too few "
-    "operations.\n"
+    "An index is warm if the round trips per operation, and the hit ratio and size of the caches of each compute node, "
+    "no\n"
+    "longer change between two parts of the warm-up, of which the second is twice as long. A note below the table "
+    "reports\n"
+    "an index that was not warm, or clients with too few operations.\n"
     "--ideal: the throughput of an index that needs exactly one READ or WRITE of the pair for each operation, on the "
     "same\n"
     "simulated NICs and with as many clients. With skewed keys a kind may exceed it, because merged operations on one "
@@ -172,10 +173,12 @@ static int check_point(void *ctx, bench_request *r) {
 
 static int run_point(void *ctx, bench_request *r) {
     bench_all *all = ctx;
+    double ideal_mops[FAR_YCSB_WORKLOADS] = {0};
     int err = check_processes(r);
     if (!err)
         err = bench_complete(r);
     r->config.progress = &all->progress;
+    r->config.ideal_mops = ideal_mops;
     if (!err) {
         bench_report_setting(&all->report, &r->config);
         err = r->config.processes ? bench_processes(&r->config, &all->report)

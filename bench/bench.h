@@ -84,6 +84,7 @@ typedef struct bench_config {
     char point[BENCH_POINT_MAX]; /* the current point; "" without a sweep */
     const char *command;         /* the command line, as a shell reads it */
     bool ideal, instructions;
+    double *ideal_mops; /* rates of an ideal index at this point, by workload; 0: not measured yet */
     bench_progress *progress;
     uint64_t processes;         /* number of processes; 0 for threads of this process */
     const bench_rival *against; /* the store to compare with; NULL for none */
@@ -145,7 +146,8 @@ typedef struct bench_result {
     uint64_t clients;
     uint64_t warmup_ops;
     bool settled; /* background work had ended before measuring began */
-    bool warm;    /* round trips per operation had stopped changing before measuring began */
+    /* round trips per operation, and the caches of each compute node, had stopped changing before measuring began */
+    bool warm;
     /* instructions in user space inside calls; 0 if they were not counted */
     uint64_t instructions, instructions_of[BENCH_OPS];
     bench_series series; /* only with --interval */

@@ -7,10 +7,17 @@
 
 #include <pthread.h>
 
+typedef struct bench_lookups { /* lookups in caches */
+    uint64_t count, hits;
+} bench_lookups;
+
 typedef struct bench_node { /* a compute node: a handle on the pool */
     far_pool *pool;
     far_session *session; /* creates, opens and measures the index; clients have sessions of their own */
     far_index *index;
+    far_stats seen;        /* counters of its clients at the end of the last part of the run (caches_are_steady) */
+    bench_lookups lookups; /* lookups in its caches in the last part of the run */
+    size_t cache_bytes;    /* bytes of its caches at the end of the last part of the run */
 } bench_node;
 
 typedef struct bench_slot bench_slot; /* an operation in flight */
@@ -69,6 +76,7 @@ struct bench_run { /* one kind of index under load */
     unsigned client_count;
     unsigned active; /* number of clients that take part in the current phase */
     far_records *records;
+    uint64_t part_records; /* number of records at the end of the last part of the run */
     far_ycsb ycsb;
     const char *phase;
     uint64_t errors;

@@ -77,7 +77,7 @@ static bool note_few_ops(const bench_config *config, const bench_result *result,
 static bool not_warm(const bench_config *config, const bench_result *result, char *text) {
     snprintf(text, BENCH_NOTE_BYTES,
              "not warm after %" PRIu64
-             " operations, because round trips per operation were still changing; use --warmup",
+             " operations, because round trips per operation or caches were still changing; use --warmup",
              result->warmup_ops / (result->runs ? result->runs : 1));
     return !result->warm && !config->processes && result->workload != FAR_YCSB_LOAD;
 }

@@ -373,12 +373,60 @@ static bool costs_are_steady(double before, double now, uint64_t ops) {
 }
 
 
-/* Warms up in parts until two consecutive parts cost the same number of round trips per operation. Each part is twice
- * as long as the previous one. Caches fill more and more slowly, so parts of equal length would soon look the same. */
+/* True if the hit ratios in two parts of the run differ by at most one percentage point plus three standard deviations
+ * of the random variation. A part without lookups says nothing. */
+static bool ratios_are_equal(const bench_lookups *one, const bench_lookups *other) {
+    if (one->count == 0 || other->count == 0)
+        return true;
+    double n = (double)one->count, m = (double)other->count, both = (double)(one->hits + other->hits) / (n + m);
+    double change = fabs((double)one->hits / n - (double)other->hits / m);
+    return change <= 0.01 + 3 * sqrt(both * (1 - both) * (1 / n + 1 / m));
+}
+
+
+/* Returns the lookups by the clients of the compute node since the last call. */
+static bench_lookups next_lookups(const bench_run *run, bench_node *node) {
+    far_stats sum = {0}, stats;
+    for (unsigned i = 0; i < run->client_count; i++)
+        if (run->clients[i].node == node) {
+            far_session_stats(run->clients[i].session, &stats);
+            bench_add_stats(&sum, &stats);
+        }
+    far_stats part = far_stats_diff(&sum, &node->seen);
+    node->seen = sum;
+    return (bench_lookups){part.cache_hits + part.cache_misses, part.cache_hits};
+}
+
+
+/* Ends a part of the run. Returns whether the caches of each compute node had the same hit ratio in this part as in the
+ * previous one, and have grown by at most one percent plus the growth of the index. The mean over all compute nodes
+ * would hide that some caches are still filling. A cache that fills slowly shows it by its size, because the random
+ * variation of the hit ratio is larger than its rise. */
+static bool caches_are_steady(bench_run *run) {
+    uint64_t records = far_records_count(run->records);
+    double growth = 1.01 * (double)records / (double)(run->part_records ? run->part_records : records);
+    bool steady = true;
+    for (unsigned i = 0; i < run->config->compute_nodes; i++) {
+        bench_node *node = &run->nodes[i];
+        bench_lookups lookups = next_lookups(run, node);
+        size_t bytes = node->index->kind->cache_bytes ? node->index->kind->cache_bytes(node->index) : 0;
+        steady &= ratios_are_equal(&node->lookups, &lookups) && (double)bytes <= growth * (double)node->cache_bytes;
+        node->lookups = lookups;
+        node->cache_bytes = bytes;
+    }
+    run->part_records = records;
+    return steady;
+}
+
+
+/* Warms up in parts until two consecutive parts cost the same number of round trips per operation, and the
+ * caches of each compute node were steady. Each part is twice as long as the previous one. Caches fill more and more slowly, so parts
+ * of equal length would soon look the same. */
 static int warm_up_until_steady(bench_run *run, uint64_t ops, uint64_t limit, bench_result *result, double *trips) {
     bool timed = run->config->duration && !run->config->ops;
     counters before, after;
     *trips = INFINITY;
+    caches_are_steady(run);
     read_counters(run, &before);
     for (uint64_t parts = WARM_PARTS; parts > 0 && !result->warm; parts /= 2) {
         uint64_t part = ops / parts + 1;
@@ -388,7 +436,8 @@ static int warm_up_until_steady(bench_run *run, uint64_t ops, uint64_t limit, be
         read_counters(run, &after);
         double last = *trips;
         *trips = trips_per_op(&before, &after);
-        result->warm = isfinite(last) && costs_are_steady(last, *trips, part / 2);
+        bool caches_steady = caches_are_steady(run);
+        result->warm = isfinite(last) && costs_are_steady(last, *trips, part / 2) && caches_steady;
         result->warmup_ops += count_ops(&before, &after);
         before = after;
     }
@@ -398,9 +447,11 @@ static int warm_up_until_steady(bench_run *run, uint64_t ops, uint64_t limit, be
 
 static int warm_up_given_operations(bench_run *run, uint64_t ops, bench_result *result, double *trips) {
     counters before, after;
+    caches_are_steady(run);
     read_counters(run, &before);
     int err = ops ? run_phase(run, (phase){.ops = ops}) : 0;
     read_counters(run, &after);
+    caches_are_steady(run);
     result->warmup_ops = ops;
     *trips = trips_per_op(&before, &after);
     return err;
@@ -483,10 +534,19 @@ static int warm_up_and_measure(bench_run *run, far_ycsb_workload workload, bench
     if (load)
         wait_for_background_work(run);
     else /* the workload counts as warm only if the measured phase had the same costs as the end of the warm-up */
-        result->warm = (result->warm || !by_itself) &&
+        result->warm = (result->warm || !by_itself) && caches_are_steady(run) &&
                        costs_are_steady(trips, bench_per(result->stats.round_trips, result->ops), result->ops / 4);
     result->settled = run->settled;
     return run->broken ? 0 : gather_usage(run, result);
+}
+
+
+/* Returns the throughput of an ideal index. All kinds and runs of a point have the same one, so it is measured once. */
+static double ideal_mops_once(const bench_config *config, far_ycsb_workload workload) {
+    double *known = &config->ideal_mops[workload];
+    if (*known == 0)
+        *known = bench_ideal_mops(config, workload);
+    return *known;
 }
 
 
@@ -494,7 +554,7 @@ static int warm_up_and_measure(bench_run *run, far_ycsb_workload workload, bench
 static int gather_nic(bench_run *run, far_ycsb_workload workload, bench_result *result) {
     far_sim_model_of(far_sim_world_of(run->nodes[0].pool->fabric), &result->nic);
     if (run->config->ideal)
-        result->ideal_mops = bench_ideal_mops(run->config, workload);
+        result->ideal_mops = ideal_mops_once(run->config, workload);
     return result->ideal_mops < 0 ? CLI_FAILED : 0;
 }
 

@@ -105,6 +105,10 @@ static const small_index small_indexes[] = {
      .options = "update=lock,merge=eager,node_types=1",
      .merge_nothing = true,
      .lost_at = "smart:locked"},
+    /* In these rows scans READ one node or leaf at a time, as on mapped memory. The keys of the first row have 256
+     * different last bytes, so their node becomes a DIR node, which such scans READ in parts. */
+    {.kind = "smart", .options = "single_steps=on,merge=eager", .keys = "seq", .key_space = 400, .ops = 800},
+    {.kind = "smart", .options = "single_steps=on,walk_slice=2,scan_batch=1,merge=eager,cache=off", .keys = "prefix"},
 };
 
 

@@ -529,7 +529,7 @@ int far_pool_stat(far_session *s, far_pool_usage *usage) {
 typedef struct pool_check {
     far_report *report;
     bool repair;
-    bool mends; /* damaged words are repaired too, because no other client has the pool open */
+    bool mends; /* the check also repairs damaged words, because no other client has the pool open */
     far_other_clients others;
 } pool_check;
 

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define FIRST_CHUNK   16 /* number of pairs of the first chunk after the cursor was placed or has turned round */
-#define CHUNK_GROWTH  4  /* each chunk that was used up is followed by one that is so many times as large */
+#define CHUNK_GROWTH  4  /* the chunk after a chunk that was used up is this many times as large */
 #define LARGEST_CHUNK 256
 
 typedef enum { CURSOR_UNPLACED, CURSOR_BEFORE_FIRST, CURSOR_AT_PAIR, CURSOR_AFTER_LAST } cursor_place;
@@ -32,7 +32,7 @@ struct far_cursor {
     uint64_t writes;      /* value of session->writes before the chunk was read */
 
     size_t expected;   /* number of pairs that the user expects of a pass; 0: unknown */
-    size_t rest;       /* number of pairs that are still to come of those */
+    size_t rest;       /* number of expected pairs that were not read yet */
     size_t chunk_size; /* number of pairs of the next chunk if `rest` is 0 */
 
     /* the range of the cursor; the bounds are copies */
@@ -44,8 +44,9 @@ struct far_cursor {
 
 /* ---- Moves inside the chunk ---- */
 
-/* Returns whether the pairs of the chunk may still be returned. They may not after a write of this session, after the
- * index was dropped, and in a process or with a pool in which no call on the session works. */
+/* Returns whether the pairs of the chunk may still be returned. They may not be returned after a write of this session,
+ * after the index was dropped, or if all calls on the session fail (in a child process, or after the pool was closed).
+ */
 static inline bool chunk_is_usable(const far_cursor *c) {
     const far_session *s = c->session;
     return s && atomic_load_explicit(&s->writes, memory_order_relaxed) == c->writes &&

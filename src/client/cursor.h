@@ -1,4 +1,4 @@
-/* What the close of a session does with the cursors that the user has not closed. */
+/* Closing a session while the user has not closed all of its cursors. */
 #ifndef FAR_CLIENT_CURSOR_H
 #define FAR_CLIENT_CURSOR_H
 

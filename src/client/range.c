@@ -72,7 +72,7 @@ int far_range_take(far_session *s, far_index *index, far_range **range) {
     taken->scan = (far_scan_chunk){.buffer = &taken->buffer, .wanted = SIZE_MAX};
     taken->over = taken->counted = false;
     taken->report = NULL;
-    far_scan_empty(&taken->buffer);
+    far_scan_begin_chunk(&taken->scan);
     *range = taken;
     return 0;
 }
@@ -195,8 +195,7 @@ static int check_checksums(far_range *range) {
 
 static int fill_buffer(far_task *t, void *arg) {
     far_range *range = arg;
-    far_scan_empty(&range->buffer);
-    range->scan.end = false;
+    far_scan_begin_chunk(&range->scan);
     return range->index->kind->scan(t, range->index, &range->scan);
 }
 

@@ -2,8 +2,8 @@
  *
  * A far_range has a range, a direction, and a buffer for one chunk of pairs. far_range_read fills the buffer, in a task
  * and with a pin. The pairs stay in the buffer after the pin has ended, so that the caller can deliver them without
- * one. Then far_range_continue moves the start of the range to the last pair of the chunk, and the caller reads the
- * next chunk. Alternatively, the caller describes another range (far_range_set).
+ * one. Then far_range_continue restricts the range to the keys that follow the chunk, and the caller reads the next
+ * chunk. Alternatively, the caller describes another range (far_range_set).
  *
  * A session keeps some ranges that are not in use, with their buffers, so that a scan need not allocate memory. Only
  * the thread that uses the session may access this list, so far_range_take and far_range_release with a session must
@@ -25,7 +25,7 @@ typedef struct far_range {
     bool counted; /* true if the operation to which the range belongs was counted */
     /* set if the range is read for a check: receives damaged values; NULL: a damaged value is an error */
     far_report *report;
-    size_t key_max; /* size of each of the two memories of bounds */
+    size_t key_max; /* space for each of the two bounds, in bytes */
     uint8_t *from, *to;
 } far_range;
 
@@ -49,7 +49,7 @@ void far_range_set(far_range *range, const far_scan_chunk *wanted);
  * range->over. Takes a pin. A task function; the second argument is a far_range. */
 int far_range_read(far_task *t, void *range);
 
-/* Moves the start of the range behind the last pair of the chunk. */
+/* Restricts the range to the keys that follow the last pair of the chunk, in the direction of the range. */
 void far_range_continue(far_range *range);
 
 /* Runs far_range_read, or a task function that calls it, in a synchronous call on the session. Delivers chunks of

@@ -22,11 +22,9 @@ static inline int far_out_give(far_out *out, const void *value, size_t length) {
 
 /* Adds a pair to the chunk of a scan. Skips keys before the range, and keys that do not follow the last key given in the
  * direction of the scan. So a kind may give whole leaves, and may give the same leaf twice. Returns 0 if the scan must
- * continue, 1 if the chunk is complete, or an error. */
+ * continue, 1 if the chunk is complete, or an error. far_scan_add (common/results.h) does the same without comparing
+ * keys. */
 int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value);
-/* Does the same as far_scan_give without any comparison. The caller guarantees that the key is in the range of the
- * chunk, and follows the last key given in the direction of the scan. */
-int far_scan_add(far_scan_chunk *scan, far_bytes key, far_bytes value);
 
 /* Lists the keys of an index without order. Every key that is present throughout must be returned, and a key that moves
  * meanwhile may be returned twice. Index code calls far_keys_give for each key, with or without a pin, and calls

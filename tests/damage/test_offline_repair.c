@@ -158,8 +158,9 @@ static void assert_repaired_only_alone(far_addr addr, uint64_t damaged) {
 }
 
 
-/* Fails if run_pool_check (admin.c) sets `mends` without far_clients_find_others, or ignores its result. The last damage
- * is not repaired if find_whether_owner_failed (collect.c) does not ask the fabric. */
+/* Fails if run_pool_check (admin.c) sets `mends` without far_clients_find_others, or ignores its result, because A then
+ * repairs the word while B is live. The last damage is not repaired if find_whether_owner_failed (collect.c) does not ask
+ * the fabric. */
 TEST(damaged_words_are_repaired_only_if_no_other_client_has_the_pool_open) {
     uint64_t bit = 0;
     far_addr entry = 0, bits = free_bit_of_object(&bit, &entry);
@@ -180,7 +181,7 @@ TEST(damaged_words_are_repaired_only_if_no_other_client_has_the_pool_open) {
 
 
 /* A client has failed and left its registry entry live. It does not count as another client. Fails without
- * far_client_confirm_failed in note_other_client (clients.c). */
+ * far_client_confirm_failed in note_other_client (clients.c), because the repair is then refused. */
 TEST(failed_clients_do_not_prevent_a_repair) {
     user a;
     restore_scene();
@@ -196,7 +197,7 @@ TEST(failed_clients_do_not_prevent_a_repair) {
 
 /* Client A has the pool open when a constant is damaged. B opens the pool with the option to restore, is refused, and
  * learns that A has the pool open. After A has closed the pool, B restores the word. Fails without check_is_alone
- * (superblock.c). */
+ * (superblock.c), because B then restores the word while A has the pool open. */
 TEST(a_constant_is_restored_only_if_no_other_client_has_the_pool_open) {
     far_pool_options options = rig_options;
     user a;
@@ -249,8 +250,8 @@ static int request_and_wait(far_task *t, void *arg) {
 
 
 /* Damages a word while clients A and B have the pool open. A must find this damage when it next advances the epoch, or
- * with `by_check` when it checks the pool, and then all its operations fail; nothing is repaired. B works on, and after A has closed the pool, nothing is leaked and
- * no pair is lost. */
+ * with `by_check` when it checks the pool. Then all operations of A fail, and nothing is repaired. B continues to work.
+ * After A has closed the pool, nothing is leaked and no pair is lost. */
 static void assert_client_stops(uint64_t *word, uint64_t damaged, bool by_check, user *a) {
     user b;
     open_user(&b);
@@ -283,9 +284,10 @@ static void assert_client_stops(uint64_t *word, uint64_t damaged, bool by_check,
 }
 
 
-/* Each word of A's registry entry that protects A, and the number of used entries, is damaged. A publishes its pin and the
- * acknowledged request again before it advances the epoch, so only a check finds that they are damaged. Fails without
- * own_entry_is_damaged or stop_taking_pins (epoch.c), or if read_slots_high (clients.c) accepts every number. */
+/* Damages, one after the other, each word of A's registry entry that protects A, and the number of used entries. A
+ * publishes its pin and the acknowledged request again before it advances the epoch, so only a check finds damage of
+ * these two words. Fails without own_entry_is_damaged or stop_taking_pins (epoch.c), or if read_slots_high (clients.c)
+ * accepts every number, because A's operations then continue although its entry no longer protects A. */
 TEST(a_client_whose_registry_entry_is_damaged_stops) {
     for (unsigned which = 0; which < 6; which++) {
         user a;

@@ -183,7 +183,7 @@ typedef struct chime_key {
     uint64_t first; /* the first 8 bytes of the key as a big-endian number; a shorter key is padded with zeros */
     uint64_t hash;
     /* set if this is the position immediately before the key, at which a backward scan continues; only in an index with
-     * items in blocks, because otherwise the position is a number itself */
+     * items in pair blocks, because otherwise the position is a number itself */
     bool before;
 } chime_key;
 
@@ -613,8 +613,8 @@ typedef struct chime_delivery {
     bool enough;     /* the chunk is complete */
 } chime_delivery;
 /* Delivers the pairs of the leaf whose first 8 bytes are at least `least` and at most `most`, or fewer if the chunk is
- * complete before. In an index without blocks, these pairs must belong to the range of the chunk and follow the last
- * pair delivered. */
+ * complete before that. In an index without pair blocks, these pairs must belong to the range of the chunk and follow
+ * the last pair delivered. */
 int chime_deliver_leaf(chime_op *op, chime_delivery *d, chime_node *n, uint64_t least, uint64_t most);
 
 /* check.c: traversals of the whole index. */

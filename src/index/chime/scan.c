@@ -21,11 +21,11 @@ typedef struct scan_state {
     chime_delivery delivery;
     bool backward;
     /* The first 8 bytes of the keys that the scan may still return are at least `least` and at most `most`. In an index
-     * without blocks, all keys with such numbers belong to the rest of the range. */
+     * without pair blocks, all keys with such numbers belong to the rest of the range. */
     uint64_t least, most;
     bool ends;                       /* the range has a bound in the direction of the scan */
     chime_key end;                   /* this bound: a forward scan ends before this key, a backward scan after it */
-    uint8_t position[CHIME_KEY_MAX]; /* bytes of op.key, in an index with blocks */
+    uint8_t position[CHIME_KEY_MAX]; /* bytes of op.key, in an index with pair blocks */
     chime_leaf_list list;            /* leaves of this batch */
     chime_node node[CHIME_SCAN_LEAVES];
     /* a leaf that the parent does not name yet because its left neighbour was split recently; it is READ alone */
@@ -41,7 +41,7 @@ typedef struct scan_state {
 static const uint8_t greatest_key[CHIME_KEY_MAX] = {[0 ... CHIME_KEY_MAX - 1] = 0xff};
 
 
-/* Sets the position of a scan in an index with blocks to a key, or immediately before it. */
+/* Sets the position of a scan in an index with pair blocks to a key, or immediately before it. */
 static void set_position_to_bytes(scan_state *p, far_bytes key, bool before) {
     far_bytes_copy(p->position, key);
     p->op.key = (chime_key){
@@ -50,14 +50,14 @@ static void set_position_to_bytes(scan_state *p, far_bytes key, bool before) {
 }
 
 
-/* In an index without blocks, every key is a number, so the position before a key is this number minus 1. */
+/* In an index without pair blocks, every key is a number, so the position before a key is this number minus 1. */
 static void set_position_to_number(scan_state *p, uint64_t first) {
     p->op.key.first = first;
     *(p->backward ? &p->most : &p->least) = first;
 }
 
 
-/* Sets the range of a scan in an index without blocks. Returns false if the range is empty. */
+/* Sets the range of a scan in an index without pair blocks. Returns false if the range is empty. */
 static bool set_range_of_numbers(scan_state *p, const far_scan_chunk *scan) {
     uint64_t from = chime_key_number(scan->from.data, scan->from.length),
              to = scan->bounded ? chime_key_number(scan->to.data, scan->to.length) : 0;
@@ -319,8 +319,8 @@ static int scan_batch(scan_state *p) {
     p->taken = 0;
     if (err < 0 || err == CHIME_STALE + 1 || (err = read_leaves(p)) < 0)
         return err;
-    /* If processing a leaf renews the pin, blocks that the other images name may have been reused, so the batch ends
-     * there. */
+    /* If processing a leaf renews the pin, pair blocks that the other images name may have been reused, so the batch
+     * ends there. */
     unsigned pins = op->pin_renewals;
     for (unsigned i = 0; i < p->list.count && op->pin_renewals == pins; i++) {
         chime_node *done;

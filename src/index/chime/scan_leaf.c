@@ -4,10 +4,11 @@
  * in both directions. Other files call chime_deliver_leaf. */
 #include "base/error.h"
 #include "index/chime/chime.h"
+#include "index/common/results.h"
 
 #include <stdlib.h>
 
-/* limit for the blocks that one batch READs, in bytes; a single larger block is READ alone */
+/* limit for the pair blocks that one batch READs, in bytes; a single larger pair block is READ alone */
 #define BLOCK_BYTES_MAX (256u << 10)
 #define BUCKET_BITS     5u
 #define BUCKETS         (1u << BUCKET_BITS)
@@ -130,7 +131,7 @@ static int deliver_inline_items(const chime_state *st, chime_delivery *d, const 
 }
 
 
-/* Items in blocks. Their full keys are known only after their blocks were READ. */
+/* Items in pair blocks. Their full keys are known only after their pair blocks were READ. */
 
 static int compare_keys(const void *a, const void *b) {
     return far_bytes_compare(((const chime_block *)a)->key, ((const chime_block *)b)->key);
@@ -142,8 +143,8 @@ static int compare_keys_descending(const void *a, const void *b) {
 }
 
 
-/* Returns how many of the items form the next batch of block READs. Items of equal rank stay in one batch, because only
- * their blocks show their order. */
+/* Returns how many of the items form the next batch of READs of pair blocks. Items of equal rank stay in one batch,
+ * because only their pair blocks show their order. */
 static unsigned count_next_items(const chime_delivery *d, const item *items, unsigned count) {
     unsigned n = 0;
     uint64_t bytes = 0;
@@ -161,7 +162,7 @@ static unsigned count_next_items(const chime_delivery *d, const item *items, uns
 }
 
 
-/* READs the blocks of the items in one batch, and orders them by their full keys. */
+/* READs the pair blocks of the items in one batch, and orders them by their full keys. */
 static int read_blocks_in_order(chime_op *op, const chime_delivery *d, const item *items, unsigned count,
                                 chime_block *blocks) {
     bool ordered = true;
@@ -213,7 +214,7 @@ static int deliver_items(chime_op *op, chime_delivery *d, const item_set *set) {
     item *ordered = far_scratch(op->t, set->count * sizeof(*ordered));
     if (!ordered)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
-    /* A pair in a block may turn out to be outside of the range, so all items are ordered in that case. */
+    /* An item in a pair block may turn out to be outside of the range, so all items are ordered in that case. */
     unsigned count = order_items(set, is_inline ? d->wanted : set->count, ordered);
     return is_inline ? deliver_inline_items(op->st, d, ordered, count) : deliver_items_in_blocks(op, d, ordered, count);
 }

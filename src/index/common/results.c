@@ -13,8 +13,14 @@
 
 /* Pairs of a scan. */
 
-void far_scan_empty(struct far_scan_buffer *buffer) {
+void far_scan_begin_chunk(far_scan_chunk *scan) {
+    struct far_scan_buffer *buffer = scan->buffer;
+    if (scan->wanted > CHUNK_PAIRS)
+        scan->wanted = CHUNK_PAIRS;
+    scan->end = false;
     buffer->used = buffer->last = buffer->pairs = 0;
+    buffer->limit = buffer->size < CHUNK_BYTES ? buffer->size : CHUNK_BYTES;
+    buffer->most = (unsigned)scan->wanted;
     buffer->full = buffer->past = false;
 }
 
@@ -57,41 +63,15 @@ far_bytes far_scan_last_key(const struct far_scan_buffer *buffer) {
 }
 
 
-/* Grows the buffer, or marks the chunk as full if it has no room for a pair of so many bytes. */
-static int make_room_for_pair(struct far_scan_buffer *buffer, size_t bytes) {
-    if (buffer->pairs && buffer->used + bytes > CHUNK_BYTES) {
+int far_scan_make_room(struct far_scan_buffer *buffer, size_t bytes) {
+    if (buffer->pairs >= buffer->most || (buffer->pairs && buffer->used + bytes > CHUNK_BYTES)) {
         buffer->full = true;
         return 1;
     }
-    return grow_buffer(buffer, bytes) ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for the pairs of a scan");
-}
-
-
-int far_scan_add(far_scan_chunk *scan, far_bytes key, far_bytes value) {
-    struct far_scan_buffer *buffer = scan->buffer;
-    size_t bytes = far_pair_bytes(key.length, value.length),
-           most = scan->wanted < CHUNK_PAIRS ? scan->wanted : CHUNK_PAIRS;
-    if (buffer->pairs >= most) {
-        buffer->full = true;
-        return 1;
-    }
-    if (buffer->used + bytes > buffer->size || buffer->used + bytes > CHUNK_BYTES) {
-        int err = make_room_for_pair(buffer, bytes);
-        if (err != 0)
-            return err;
-    }
-    far_pair_head head = {(uint32_t)key.length, (uint32_t)value.length};
-    char *at = buffer->data + buffer->used;
-    assert(buffer->used + bytes <= buffer->size);
-    memcpy(at, &head, sizeof(head));
-    far_bytes_copy(at + sizeof(head), key);
-    far_bytes_copy(at + sizeof(head) + key.length, value);
-    buffer->last = buffer->used;
-    buffer->used += bytes;
-    /* The buffer reports that it is full together with the last pair, so that the kind need not search for one more
-     * pair. */
-    buffer->full = ++buffer->pairs >= most;
-    return buffer->full;
+    if (!grow_buffer(buffer, bytes))
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the pairs of a scan");
+    buffer->limit = buffer->size < CHUNK_BYTES ? buffer->size : CHUNK_BYTES;
+    return 0;
 }
 
 

@@ -11,8 +11,9 @@
 struct far_scan_buffer {
     char *data;              /* memory of the buffer, allocated by malloc */
     size_t size, used, last; /* size of the memory, bytes in use, and offset of the last pair */
-    unsigned pairs;
-    bool full; /* true if there are more pairs than those in the buffer */
+    size_t limit;            /* number of bytes that may be in use without a call of far_scan_make_room */
+    unsigned pairs, most;    /* number of pairs in the buffer, and largest number for this chunk */
+    bool full;               /* true if there are more pairs than those in the buffer */
     bool past; /* true if a pair at or beyond the end of the range was given, so there are no more pairs */
 };
 
@@ -27,7 +28,36 @@ static inline size_t far_pair_bytes(size_t key, size_t value) {
 }
 
 
-void far_scan_empty(struct far_scan_buffer *buffer);
+/* Begins a chunk without pairs. Lowers scan->wanted to the largest number of pairs of a chunk, so that the kind READs no
+ * more ahead than the chunk can hold. */
+void far_scan_begin_chunk(far_scan_chunk *scan);
+/* Makes room for a pair of so many bytes. Returns 0 if there is room, 1 if the chunk is complete, or an error. */
+int far_scan_make_room(struct far_scan_buffer *buffer, size_t bytes);
+
+
+/* Adds a pair to the chunk, without any comparison. The caller guarantees that the key is in the range of the chunk, and
+ * follows the last key given in the direction of the scan. Returns as far_scan_give does. */
+static inline int far_scan_add(far_scan_chunk *scan, far_bytes key, far_bytes value) {
+    struct far_scan_buffer *buffer = scan->buffer;
+    size_t bytes = far_pair_bytes(key.length, value.length), used = buffer->used;
+    if (__builtin_expect(used + bytes > buffer->limit || buffer->pairs >= buffer->most, 0)) {
+        int err = far_scan_make_room(buffer, bytes);
+        if (err != 0)
+            return err;
+    }
+    far_pair_head head = {(uint32_t)key.length, (uint32_t)value.length};
+    char *at = buffer->data + used;
+    memcpy(at, &head, sizeof(head));
+    far_bytes_copy(at + sizeof(head), key);
+    far_bytes_copy(at + sizeof(head) + key.length, value);
+    buffer->last = used;
+    buffer->used = used + bytes;
+    /* The buffer reports that it is full together with the last pair, so that the kind need not search for one more
+     * pair. */
+    return buffer->full = ++buffer->pairs >= buffer->most;
+}
+
+
 /* Removes the last pairs from the buffer, so that the first `pairs` pairs remain, which must be at least one. The
  * buffer counts as full then. */
 void far_scan_keep(struct far_scan_buffer *buffer, unsigned pairs);

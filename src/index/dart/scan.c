@@ -34,13 +34,13 @@ static inline int give_leaf(far_scan_chunk *scan, const dart_item *leaf, bool *a
 }
 
 
-/* Returns whether the last pair is beyond the start of the range, so that the next chunk starts further on. This is
- * always so, except in damaged memory. */
-static bool has_advanced(const far_scan_chunk *scan) {
-    if (scan->buffer->pairs == 0 || (scan->backward && !scan->bounded))
-        return true;
-    int order = far_bytes_compare(far_scan_last_key(scan->buffer), scan->backward ? scan->to : scan->from);
-    return scan->backward ? order <= 0 : order >= 0;
+/* Returns whether the last leaf of a chunk is beyond the start of the range, so that the next chunk starts further on.
+ * This is always so, except in damaged memory. */
+static bool leaf_is_beyond_start(const far_scan_chunk *scan, const dart_item *leaf) {
+    far_bytes key = {leaf->image + 1, dart_leaf_klen(leaf->image[0])};
+    if (!scan->backward)
+        return far_bytes_compare(key, scan->from) >= 0;
+    return !scan->bounded || far_bytes_compare(key, scan->to) <= 0;
 }
 
 
@@ -51,14 +51,14 @@ int dart_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
         .reads = DART_READ_LEAVES,
         .express = true,
         .wanted = scan->wanted ? scan->wanted : 1};
-    const dart_item *leaf;
+    const dart_item *leaf = NULL;
     int result = 0, enough = 0;
     bool any = false;
     while (enough == 0 && (result = dart_traversal_next(t, index, &traversal, &leaf)) == 1)
         enough = give_leaf(scan, leaf, &any);
     if (enough < 0 || result < 0)
         return enough < 0 ? enough : result;
-    if (!has_advanced(scan))
+    if (enough && !leaf_is_beyond_start(scan, leaf))
         return dart_fail_corrupt(index, "subtree", dart_of(index)->root);
     scan->end = enough == 0;
     return 0;

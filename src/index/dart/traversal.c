@@ -384,7 +384,10 @@ static int plan_item(far_task *t, far_index *index, dart_traversal *traversal, r
     }
     r->nodes += item->kind == DART_ITEM_NODE;
     r->sum += (uint64_t)more;
-    r->children += contains_start && scan ? 1 : dart_expected_children(dart_word_type(item->word));
+    /* The leaf at the start of a backward scan often has the excluded upper bound itself as its key. If it counted as a
+     * wanted leaf, the scan would need one more round for its last leaf. */
+    bool excluded = traversal->backward && contains_start && item->kind == DART_ITEM_LEAF && !item->range->to_included;
+    r->children += excluded ? 0 : contains_start && scan ? 1 : dart_expected_children(dart_word_type(item->word));
     if (scan && traversal->read_ahead && item->kind == DART_ITEM_NODE)
         collect_read_ahead(t, index, traversal, item, &r->children);
     return 0;
@@ -396,7 +399,7 @@ static int plan_item(far_task *t, far_index *index, dart_traversal *traversal, r
 static int plan_round(far_task *t, far_index *index, dart_traversal *traversal, reading *r) {
     bool scan = traversal->reads == DART_READ_LEAVES;
     size_t most = scan ? AHEAD_SCAN : AHEAD_WALK, ahead = traversal->wanted < most ? traversal->wanted : most;
-    ahead += scan ? ahead + 8 : 0; /* some superfluous READs cost less than another round */
+    ahead += scan ? ahead - ahead / 4 + 8 : 0; /* some superfluous READs cost less than another round */
     int err = 0, more = 1;
     r->count = r->nodes = 0;
     r->sum = r->children = 0;

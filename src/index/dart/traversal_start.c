@@ -263,10 +263,10 @@ static int start_scan(far_task *t, far_index *index, dart_traversal *traversal) 
 }
 
 
-/* Mapped memory has no round trips, so batches would not save time there. */
+/* On a fabric that executes verbs at once there are no round trips, so batches would not save time. */
 static bool reads_one_by_one(far_task *t, const far_index *index) {
     dart_one_by_one when = dart_of(index)->one_by_one;
-    return when == DART_ONE_BY_ONE_ALWAYS || (when == DART_ONE_BY_ONE_IF_MAPPED && far_task_fabric(t)->memory);
+    return when == DART_ONE_BY_ONE_ALWAYS || (when == DART_ONE_BY_ONE_IF_MAPPED && far_task_fabric(t)->at_once);
 }
 
 

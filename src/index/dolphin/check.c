@@ -249,7 +249,7 @@ static int report_node(traversal *t, const dolphin_node *node) {
 
 /* Reports the key blocks and value blocks of all slots to the mark phase. A DEAD slot keeps them until the leaf is
  * replaced. An EMPTY slot may have a value block, because with insert=ticket the value is written before the key; the
- * leaf owns that block from then on. */
+ * leaf owns that value block from then on. */
 static int report_leaf(traversal *t, const dolphin_leaf *leaf) {
     dolphin_op *op = &t->op;
     const uint64_t *kwords = dolphin_kwords(leaf), *vwords = dolphin_vwords(op, leaf);

@@ -220,11 +220,11 @@ bool dolphin_first_key_after_prefix(const uint8_t *prefix, unsigned depth, uint8
 int dolphin_build_value(dolphin_op *op, far_bytes value, unsigned node, uint64_t *vword, uint8_t **block);
 /* Frees a value block at once. Only for a block that no other client can have found. */
 void dolphin_free_value(dolphin_op *op, uint64_t vword);
-/* Retires the value block of an unlinked value word. Does nothing if the word names no block. */
+/* Retires the value block of an unlinked value word. Does nothing if the word names no value block. */
 void dolphin_retire_value(dolphin_op *op, uint64_t vword);
 int dolphin_batch_read_value(dolphin_op *op, uint64_t vword, uint8_t **block);
-/* READs the blocks that the value words name, in one batch, and waits. blocks[i] is NULL if vwords[i] names none. If
- * the blocks of the first words have `most` bytes or more, stores the smaller number of words in *count. */
+/* READs the value blocks that the value words name, in one batch, and waits. blocks[i] is NULL if vwords[i] names none.
+ * If the value blocks of the first words have `most` bytes or more, stores their smaller number in *count. */
 int dolphin_read_values(dolphin_op *op, const uint64_t vwords[], unsigned *count, uint64_t most, uint8_t *blocks[]);
 int dolphin_decode_value(const dolphin_op *op, far_bytes key, uint64_t vword, const uint8_t *block, far_bytes *value);
 /* Allocates a key block for op->key and builds its image. The caller appends the WRITE of the image. */

@@ -536,7 +536,7 @@ static inline bool dolphin_value_is_block(uint64_t word) {
 }
 
 
-/* Only for a word that is not 0 and names no block. */
+/* Only for a word that is not 0 and names no value block. */
 static inline unsigned dolphin_value_inline_bytes(uint64_t word) {
     return (unsigned)(dolphin_value_unfrozen(word) >> 56) - 1;
 }
@@ -552,7 +552,7 @@ static inline uint64_t dolphin_code_bytes(unsigned code) {
 }
 
 
-/* The size code of the block that the word names. Each code stands for another number of bytes. */
+/* The size code of the value block that the word names. Each code stands for another number of bytes. */
 static inline unsigned dolphin_value_block_code(uint64_t word) {
     return (unsigned)(word >> 44) & 0xfff;
 }

@@ -5,6 +5,7 @@
  * skipped and no key is emitted twice, even during structure changes. An interval is skipped as empty only if a proven
  * node (one that was linked when this operation READ it) has a NULL entry for the interval. */
 #include "base/error.h"
+#include "index/common/results.h"
 #include "index/dolphin/dolphin.h"
 #include "pool/epoch/epoch.h"
 
@@ -46,8 +47,9 @@ static int reread_missing_values(cursor *c, unsigned from, unsigned to) {
 }
 
 
-/* Emits pairs whose values are in blocks or have variable length. Stores in *to the pair where the next call continues,
- * because the blocks may be too large for one batch. Returns 1 if the caller of the scan wants no more. */
+/* Emits pairs whose values are in value blocks or have variable length. Stores in *to the pair where the next call
+ * continues, because the value blocks may be too large for one batch. Returns 1 if the caller of the scan wants no
+ * more. */
 static int emit_decoded_values(cursor *c, unsigned from, unsigned *to) {
     uint64_t vwords[DOLPHIN_SLOTS_MAX];
     uint8_t *blocks[DOLPHIN_SLOTS_MAX];

@@ -1,5 +1,5 @@
-/* Value words and value blocks, and the allocation of key blocks. A block is immutable after it was linked. To change a
- * value, a client writes a new block and replaces the value word by CAS. */
+/* Value words and value blocks, and the allocation of key blocks. A value block is immutable after it was linked. To
+ * change a value, a client writes a new value block and replaces the value word by CAS. */
 #include "base/error.h"
 #include "index/dolphin/dolphin.h"
 
@@ -53,7 +53,7 @@ void dolphin_retire_value(dolphin_op *op, uint64_t vword) {
 }
 
 
-/* Returns the number of bytes of the block that a value word names, 0 if it names none, or FAR_ERR_CORRUPT. */
+/* Returns the number of bytes of the value block that a value word names, 0 if it names none, or FAR_ERR_CORRUPT. */
 static int64_t check_value_block(const dolphin_op *op, uint64_t vword) {
     if (!dolphin_value_is_block(vword))
         return 0;

@@ -115,23 +115,16 @@ int shard_read_main(shard_op *op) {
 }
 
 
-/* Adds READs of the header and of the two cache lines at which the key's probe order begins. Most keys are found in
- * these lines. If the key is not in these lines, it may still be in another line of the bucket. */
-int shard_add_window_reads(shard_op *op) {
+int shard_i_read_half(shard_op *op) {
     const shard_state *st = op->st;
     if (op->phase == SHARD_GROW && shard_key_moves(op->h, st->p, st->b, op->d))
-        return 0;
-    unsigned line = shard_start_line(op), header = shard_header_at(st);
+        return 0; /* the key may be in the child or in the parent */
     int err = locate_bucket(op, op->bucket, op->main);
     if (err)
         return err < 0 ? err : 0;
-    memset(op->main->w, 0, sizeof(op->main->w));
-    far_read(op->t, op->main->addr + 64 * line, &op->main->w[SHARD_LINE * line], line < 7 ? 128 : 64);
-    if (line == 7)
-        far_read(op->t, op->main->addr, op->main->w, 64);
-    else if (line < 6)
-        far_read(op->t, op->main->addr + 8 * header, &op->main->w[header], 8);
-    return 1;
+    unsigned word = shard_i_half(op) * 2 * SHARD_I_HALF;
+    err = far_read_now(op->t, op->main->addr + 8 * word, &op->main->w[word], SHARD_BUCKET_BYTES / 2, 0);
+    return err < 0 ? err : 1;
 }
 
 

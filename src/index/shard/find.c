@@ -20,7 +20,11 @@
  * - R6. A miss at levels 2 and 3 is valid only if level 1, read again afterwards, misses again and its header selects
  *   the same generations. Otherwise a drain may have moved the key up between the reads.
  * - R7. While the partition shrinks, a miss is valid only if the root word, read after everything else, still names the
- *   same directory (restructure_shrink.c). */
+ *   same directory (restructure_shrink.c).
+ * - R8. Inline layout: if only half of a bucket was read, without its header, a hit is valid unless its key word has the
+ *   mark LEAVING. A split writes this mark into all pairs that move before it writes the child, and the mark and the
+ *   value are in the same tearing granule. So a hit without the mark was read before the child could be read, when the
+ *   parent was the only bucket with the pair. A miss proves nothing. */
 #include "base/error.h"
 #include "index/common/rdwc.h"
 #include "index/shard/shard.h"
@@ -238,23 +242,21 @@ static inline __attribute__((always_inline)) int give_value(const shard_op *op, 
 }
 
 
-/* Searches only the part of the bucket where the key most likely is. Returns 1 if the key was found, and 0 if the whole
- * bucket must be searched. */
-static __attribute__((noinline)) int find_in_window(shard_op *op, shard_hit *hit, uint32_t *mark) {
+/* Inline layout: searches only the half of the bucket where the key most likely is (rule R8). Returns 1 if the key was
+ * found, 0 if the whole bucket must be searched, or an error. */
+static int find_in_half(shard_op *op, shard_hit *hit, uint32_t *mark) {
     *mark = far_rdwc_mark(op->t);
-    int err = shard_add_window_reads(op);
-    if (err <= 0 || (err = far_wait(op->t)) < 0)
+    int err = shard_i_read_half(op);
+    if (err <= 0)
         return err;
-    uint64_t header = shard_main_header(op);
-    if (!shard_main_fits_root(op, header) || (err = shard_find_l1(op, header, true, hit)) <= 0)
-        return err < 0 ? err : 0;
-    return shard_hit_is_valid(op, header, hit) ? confirm_hit(op, hit) : 0;
+    far_point(op->t, "shard:half_read");
+    return shard_i_find_in_half(op, hit) ? confirm_hit(op, hit) : 0;
 }
 
 
 /* Searches the whole main bucket and the levels below. Returns SHARD_FOUND, SHARD_ABSENT or SHARD_START_OVER, or an
  * error. */
-static int find_without_window(shard_op *op, shard_hit *hit, uint32_t *mark) {
+static int find_in_bucket(shard_op *op, shard_hit *hit, uint32_t *mark) {
     int err = shard_locate_main(op);
     if (err != 0)
         return err < 0 ? err : SHARD_START_OVER;
@@ -295,10 +297,10 @@ int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
         int same;
         shard_start_attempt(&op);
         uint32_t mark = 0;
-        err = op.st->window_read ? find_in_window(&op, &hit, &mark) : 0;
+        err = op.st->half_read ? find_in_half(&op, &hit, &mark) : 0;
         if (err == 0) {
             mark = far_rdwc_mark(t);
-            if ((err = find_without_window(&op, &hit, &mark)) == SHARD_ABSENT)
+            if ((err = find_in_bucket(&op, &hit, &mark)) == SHARD_ABSENT)
                 err = FAR_ERR_NOT_FOUND;
         }
         if ((err == SHARD_FOUND || err == FAR_ERR_NOT_FOUND) && (same = recheck_header(&op)) <= 0)
@@ -321,7 +323,8 @@ int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
 /* ---- Many gets ----
  *
  * One batch reads the main buckets of all keys, and the next batch reads the pair blocks or words that the matches in
- * these buckets need. A get that needs further READs is executed by itself afterwards. */
+ * these buckets need. A get that needs further READs is executed by itself afterwards. The buckets are read whole (rule
+ * R8 is not used), because one key that is not in its half would cost the whole batch a round trip. */
 
 typedef struct batched_get {
     shard_op op;
@@ -350,7 +353,7 @@ static int add_match_reads(batched_get *m) {
 
 /* Called when the READs of add_match_reads have completed. Returns 1 if *result is final, 0 if the get must be executed
  * by itself, or an error. */
-static int check_matches(batched_get *m, bool window, far_out *out, int *result) {
+static int check_matches(batched_get *m, far_out *out, int *result) {
     shard_op *op = &m->op;
     unsigned generation[2];
     uint64_t header = shard_main_header(op);
@@ -366,21 +369,21 @@ static int check_matches(batched_get *m, bool window, far_out *out, int *result)
         return 1;
     }
     *result = FAR_ERR_NOT_FOUND;
-    return !window && op->phase != SHARD_SHRINK && miss_is_valid(op, header) &&
+    return op->phase != SHARD_SHRINK && miss_is_valid(op, header) &&
            shard_generations_to_search(op, header, generation) == 0;
 }
 
 
-static int get_all_once(far_task *t, batched_get *many, size_t count, bool window, far_out *outs[], int results[]) {
+static int get_all_once(far_task *t, batched_get *many, size_t count, far_out *outs[], int results[]) {
     int err = 0;
     for (size_t i = 0; err >= 0 && i < count; i++) {
         many[i].posted = false;
         if (!many[i].unresolved)
             continue;
         shard_start_attempt(&many[i].op);
-        err = window ? shard_add_window_reads(&many[i].op) : shard_locate_main(&many[i].op);
-        many[i].posted = err == (window ? 1 : 0);
-        if (many[i].posted && !window)
+        err = shard_locate_main(&many[i].op);
+        many[i].posted = err == 0;
+        if (many[i].posted)
             shard_add_main_reads(&many[i].op);
     }
     int waited = far_wait(t);
@@ -394,7 +397,7 @@ static int get_all_once(far_task *t, batched_get *many, size_t count, bool windo
     if (err < 0 || (err = waited) < 0)
         return err;
     for (size_t i = 0; err >= 0 && i < count; i++)
-        if (many[i].posted && (err = check_matches(&many[i], window, outs[i], &results[i])) == 1)
+        if (many[i].posted && (err = check_matches(&many[i], outs[i], &results[i])) == 1)
             many[i].unresolved = false;
     return err;
 }
@@ -417,10 +420,7 @@ int shard_get_many(far_task *t, far_index *index, size_t count, const far_bytes 
     }
     if (err < 0)
         return err;
-    if (shard_state_of(index)->window_read)
-        err = get_all_once(t, many, count, true, outs, results);
-    if (err >= 0)
-        err = get_all_once(t, many, count, false, outs, results);
+    err = get_all_once(t, many, count, outs, results);
     if (shard_session_is_lost(err))
         return err;
     for (size_t i = 0; i < count;

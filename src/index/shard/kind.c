@@ -12,6 +12,10 @@
  * sweep or drain (take_work_share in load_factor.c) */
 enum { SHARE = 16, SHARE_INLINE = 6 };
 
+/* default of the option `bits` (default_bits): smallest and largest value, and the part of the pool that an empty index
+ * may use */
+enum { BY_POOL = -1, BITS_MIN = 4, BITS_MAX = 7, MEMORY_SHARE = 256 };
+
 
 uint64_t shard_hash(const far_index *index, far_bytes key) {
     const shard_state *st = shard_state_of(index);
@@ -60,6 +64,17 @@ static uint64_t descriptor_bytes(unsigned p) {
 }
 
 
+/* Returns the default of the option `bits`. Many clients fill a small table faster than it can double, because a doubling
+ * waits for an epoch in which every client takes part. So an empty index of a large pool has 4 buckets for each of 2048
+ * clients, but at most 1/256 of the memory of the pool. */
+static unsigned default_bits(const far_pool *pool, unsigned p) {
+    unsigned b = BITS_MIN;
+    while (b < BITS_MAX && (uint64_t)SHARD_BUCKET_BYTES << (p + b + 1) <= far_memory_bytes(pool) / MEMORY_SHARE)
+        b++;
+    return b;
+}
+
+
 /* Determines the number of partitions (2^*p) and the size of an empty partition (2^*b buckets). If the option
  * `partitions` is 0, the number follows from the number of memory nodes. Returns 0 or an error. */
 static int choose_shape(far_task *t, far_index *index, unsigned *p, unsigned *b) {
@@ -73,7 +88,8 @@ static int choose_shape(far_task *t, far_index *index, unsigned *p, unsigned *b)
     if ((extent & (extent - 1)) != 0 || (extent != 0 && extent < SHARD_BUCKET_BYTES))
         return far_fail(FAR_ERR_INVALID, "extent: %lld is not a power of two from 512", (long long)extent);
     *p = log2_of(partitions);
-    *b = (unsigned)index->options[SHARD_OPTION_BITS];
+    int64_t bits = index->options[SHARD_OPTION_BITS];
+    *b = bits == BY_POOL ? default_bits(index->pool, *p) : (unsigned)bits;
     if (descriptor_bytes(*p) > far_object_bytes_max(index->pool))
         return far_fail(FAR_ERR_INVALID, "partitions: the pool is too small for an index of %llu partitions",
                         (unsigned long long)partitions);
@@ -262,7 +278,8 @@ static void read_options(shard_state *st, const far_index *index) {
     st->combining = o[SHARD_OPTION_COMBINING];
     st->absorb = o[SHARD_OPTION_ABSORB];
     st->pair_read = o[SHARD_OPTION_PAIR_READ];
-    st->window_read = o[SHARD_OPTION_WINDOW_READ];
+    /* a split after a get (move_on_read) needs the header of the bucket */
+    st->half_read = st->inlined && o[SHARD_OPTION_HALF_READ] && !st->move_on_read;
     st->ordered_cas = o[SHARD_OPTION_ORDERED_CAS];
     st->tag_mask = (1u << o[SHARD_OPTION_TAG_BITS]) - 1;
     for (unsigned v = 0; v < sizeof(st->tag_low); v++)
@@ -304,12 +321,11 @@ int shard_read_descriptor(far_task *t, const far_index *index, shard_descriptor 
     int err = far_wait(t);
     if (err < 0)
         return err;
-    if (head.magic == SHARD_MAGIC_OLD)
-        return far_fail(
-            FAR_ERR_INVALID,
-            "index '%s' was created by an earlier version of farindex, in a layout that this version cannot read: dump "
-            "it with that version, drop it, and load it again",
-            index->name);
+    if (head.magic != SHARD_MAGIC && (head.magic & shard_mask(48)) == (SHARD_MAGIC & shard_mask(48)))
+        return far_fail(FAR_ERR_INVALID,
+                        "index '%s' was created by %s version of farindex, in a layout that this version cannot read: "
+                        "dump it with that version, drop it, and load it again",
+                        index->name, head.magic < SHARD_MAGIC ? "an earlier" : "a later");
     if (head.magic != SHARD_MAGIC || head.p > SHARD_P_MAX || head.b > SHARD_B_MAX)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': its descriptor is corrupt", index->name);
     shard_descriptor *descriptor = far_scratch(t, descriptor_bytes(head.p));
@@ -402,7 +418,8 @@ static const char *const layouts[] = {"auto", "pointer", NULL}, *const load_by[]
 
 static const far_option_def options[] = {
     {"partitions", FAR_OPTION_NUMBER, 0, 0, 65536, NULL, "a power of two; 0: by the number of memory nodes"},
-    {"bits", FAR_OPTION_NUMBER, 4, 0, 16, NULL, "an empty partition has 2^bits buckets"},
+    {"bits", FAR_OPTION_NUMBER, BY_POOL, BY_POOL, 16, NULL,
+     "an empty partition has 2^bits buckets; not given: 4 to 7, by the size of the pool"},
     {"load", FAR_OPTION_NUMBER, 0, 0, 95, NULL,
      "percentage of slots in use at which a partition doubles; 0: 80, or 75 with inline pairs"},
     {"slots", FAR_OPTION_NUMBER, 0, 0, 63, NULL, "number of slots used in a bucket (for tests); 0: all"},
@@ -419,7 +436,8 @@ static const far_option_def options[] = {
     {"combining", FAR_OPTION_BOOL, 1, 0, 1, NULL, "both halves of a split are written in one round trip"},
     {"absorb", FAR_OPTION_BOOL, 1, 0, 1, NULL, "an update that lost to another one counts as superseded and succeeds"},
     {"pair_read", FAR_OPTION_BOOL, 1, 0, 1, NULL, "while a partition doubles, child and parent are read together"},
-    {"window_read", FAR_OPTION_BOOL, 0, 0, 1, NULL, "gets read only a part of the bucket first, to save bytes"},
+    {"half_read", FAR_OPTION_BOOL, 1, 0, 1, NULL,
+     "inline pairs: gets read half of the bucket first; off: better if most gets are of absent keys"},
     {"ordered_cas", FAR_OPTION_BOOL, 1, 0, 1, NULL,
      "off: every write locks its bucket, and every get reads the header of its bucket twice"},
     {"tag_bits", FAR_OPTION_NUMBER, 14, 7, 14, NULL, "number of tag bits that are compared"},
@@ -449,9 +467,9 @@ static const far_type types[SHARD_TYPES] = {
     [SHARD_TYPE_DIRECTORY] = {.name = "body", .align = 64},
 };
 
-static const char *const private_options[] = {"slots",        "l2_slots", "extent",      "grace",  "pair_read",
-                                              "window_read",  "tag_bits", "filter_bits", "narrow", "idle_sweep",
-                                              "move_on_read", "share",    NULL};
+static const char *const private_options[] = {"slots",      "l2_slots",     "extent",      "grace",
+                                              "pair_read",  "tag_bits",     "filter_bits", "narrow",
+                                              "idle_sweep", "move_on_read", "share",       NULL};
 
 const far_index_kind far_shard_kind = {
     .name = "shard",

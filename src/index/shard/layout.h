@@ -26,6 +26,7 @@ enum {
     SHARD_P_HEADER = 63,
     /* pairs (value, key word) in a bucket of the inline layout; words 62 and 63 are the header H and the lock K */
     SHARD_I_SLOTS = 31,
+    SHARD_I_HALF = 16, /* slots of the first half of a bucket; the other slots are the second half */
     SHARD_I_H = 62,
     SHARD_I_K = 63,
     SHARD_L2_BYTES = 64,
@@ -570,26 +571,28 @@ static inline unsigned shard_filter_bit(uint64_t h, unsigned bits) {
  *
  * kw, the key word of a slot, contains the key's remainder:
  *
- *     live:   V[63] P[62] c[61] gen[60:54] rem[53:0]
+ *     live:   V[63] P[62] c[61] gen[60:54] rem[53:0]      level 1: LEAVING[61] instead of c
  *     EMPTY:  P[62] gen[60:54] mark[53]=1 version[5:0]
  *     level 2, free:  gen[60:54] only
  *     level 2, BUSY:  gen[60:54] bit 52, owner[13:0]
  *
  * V is set in a live word, and P is the parity of the word's version. c is the number of the choice: each key has two
  * possible buckets at level 2, choice 0 and choice 1. rem = h >> 10; at level 2, h is the hash of choice c. gen
- * increases by one at every insert into the slot. BUSY means that an insert in progress has claimed the slot.
+ * increases by one at every insert into the slot. BUSY means that an insert in progress has claimed the slot. LEAVING
+ * means that a split of the bucket has begun, which moves the pair to the child.
  *
  *     H:  MOVING[63] version[47:42] fnew[41:26] fold[25:10] init[9]=1
  *     K:  0 UNINIT, 1 FREE, else owner[63:50] task[49:42]
  *
  * MOVING is set while a split of the bucket is in progress. */
 
-#define SHARD_MOVING   (1ull << 63)
-#define SHARD_I_PARITY (1ull << 62)
-#define SHARD_I_CHOICE (1ull << 61)
-#define SHARD_I_MARK   (1ull << 53)
-#define SHARD_I_BUSY   (1ull << 52)
-#define SHARD_K_FREE   1ull
+#define SHARD_MOVING    (1ull << 63)
+#define SHARD_I_PARITY  (1ull << 62)
+#define SHARD_I_CHOICE  (1ull << 61)
+#define SHARD_I_LEAVING (1ull << 61)
+#define SHARD_I_MARK    (1ull << 53)
+#define SHARD_I_BUSY    (1ull << 52)
+#define SHARD_K_FREE    1ull
 
 
 static inline uint64_t shard_kw(unsigned v, bool choice, unsigned gen, uint64_t rem) {
@@ -743,8 +746,9 @@ typedef struct shard_descriptor {
      * collection would free their memory. */
     uint64_t check;
 } shard_descriptor;
-#define SHARD_MAGIC     0x3330445241485346ull
-#define SHARD_MAGIC_OLD 0x3230445241485346ull /* magic number of an older format, without directories */
+/* "FSHARD" and two digits of the format's number: 02 had no directories, and in 03 a split did not mark the pairs that
+ * it moves (LEAVING) */
+#define SHARD_MAGIC 0x3430445241485346ull
 enum { SHARD_P_MAX = 16, SHARD_B_MAX = 16 };
 
 #endif

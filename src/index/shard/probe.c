@@ -15,8 +15,8 @@ typedef int32_t signed_halves __attribute__((vector_size(16)));
 enum { AT_ONCE = 4, IN_A_MAP = 32 }; /* AT_ONCE: words that a step compares; IN_A_MAP: words per 32-bit bitmap */
 _Static_assert(SHARD_WORDS == 2 * IN_A_MAP, "two maps");
 
-/* the bits of a key word (kw, inline layout) that identify its key */
-#define SAME_KEY (SHARD_V | SHARD_I_CHOICE | ((1ull << SHARD_REM_BITS) - 1))
+/* the bits of a key word (kw, inline layout) at level 1 that identify its key */
+#define SAME_KEY (SHARD_V | ((1ull << SHARD_REM_BITS) - 1))
 
 
 /* ---- Vectors that every processor has ---- */

@@ -23,7 +23,7 @@ enum {
     SHARD_OPTION_COMBINING,
     SHARD_OPTION_ABSORB,
     SHARD_OPTION_PAIR_READ,
-    SHARD_OPTION_WINDOW_READ,
+    SHARD_OPTION_HALF_READ,
     SHARD_OPTION_ORDERED_CAS,
     SHARD_OPTION_TAG_BITS,
     SHARD_OPTION_FILTER_BITS,
@@ -155,7 +155,7 @@ typedef struct shard_state {
     unsigned single_extent_segments; /* segments with a smaller number than this consist of one extent */
     uint8_t tag_low[64];             /* lowest hash bit of the tags of each version */
     bool one_filter_bit;
-    bool grace, combining, absorb, pair_read, window_read, ordered_cas;
+    bool grace, combining, absorb, pair_read, half_read, ordered_cas;
     unsigned afs;   /* publish counts after this number of writes; 0 = adaptive */
     unsigned alpha; /* thousandths of the free slots that may be filled between two publications, when adaptive */
     unsigned share; /* one insert of this many takes a step of a sweep or drain */
@@ -347,6 +347,12 @@ static inline uint64_t shard_level_hash(const shard_state *st, uint64_t h, unsig
 /* Returns the cache line at which the key's probe order of slots begins. */
 static inline unsigned shard_start_line(const shard_op *op) {
     return (unsigned)(shard_level_hash(op->st, op->h, 2) >> 56) & 7;
+}
+
+
+/* Inline layout: returns the half of the bucket, 0 or 1, whose slots come first in the key's probe order. */
+static inline unsigned shard_i_half(const shard_op *op) {
+    return shard_start_line(op) / 4;
 }
 
 
@@ -579,9 +585,9 @@ void shard_add_main_reads(shard_op *op);
 int shard_select_main(shard_op *op);
 /* Adds the READs, waits for the whole batch, and selects the main bucket. */
 int shard_read_main(shard_op *op);
-/* With the option window_read: adds READs of the part of the bucket where the key most likely is. Returns 1 if READs
- * were added. */
-int shard_add_window_reads(shard_op *op);
+/* Inline layout: reads the half of the main bucket where the key most likely is. Returns 1 if the half was read; 0 if
+ * the key must be searched in the whole bucket; or an error. */
+int shard_i_read_half(shard_op *op);
 /* Locks a bucket and reads it: changes the bucket's lock word from `expected` to `mine`, and reads the bucket and the
  * words in `extra` (which may be NULL) under the lock. Returns 1 if the lock was taken. If not, returns 0 with the
  * found lock word in *old, and releases the latch. The caller holds the local latch of the bucket. */
@@ -672,6 +678,9 @@ static inline bool shard_i_hit_is_atomic(const shard_state *st, const shard_hit 
 
 
 bool shard_i_find_l1(const shard_op *op, shard_hit *hit);
+/* Searches the half that shard_i_read_half has read. Returns true if the key is present (rule R8 in find.c); false if
+ * the half proves nothing. */
+bool shard_i_find_in_half(const shard_op *op, shard_hit *hit);
 /* Adds the hits in the level-2 buckets and in the chain. It reads the further nodes of the chain. */
 int shard_i_gather_overflow(shard_op *op, const shard_overflow *o, unsigned generation, shard_hits *hits);
 /* Verifies the hits at level 3. Returns 1 if the search must be repeated. */

@@ -17,6 +17,10 @@
 #include <string.h>
 
 #define LEVELS_MAX 64 /* limit of the number of local nodes on one path; deeper nodes are not cached */
+/* distance between the epoch_base of a shard and the epoch in which it was set; more than SMART_NODE_EPOCHS + 1 */
+#define EPOCH_MARGIN 64u
+
+_Static_assert(EPOCH_MARGIN > SMART_NODE_EPOCHS + 2, "seen_linked = 0 never looks recent");
 
 
 /* Returns the number of bytes that malloc uses for an allocation of `bytes` bytes, with its header and rounding. */
@@ -183,6 +187,7 @@ static bool cut_path(smart_shard *shard, uint64_t *link, unsigned n) {
     }
     smart_local_store_head(shorter, smart_local_load_head(c));
     shorter->size_hint = c->size_hint;
+    shorter->seen_linked = c->seen_linked;
     shorter->count = c->count;
     memcpy(smart_local_entries(shorter), smart_local_entries(c), c->count * sizeof(uint64_t));
     free_local(shard, c);
@@ -258,7 +263,7 @@ static bool store_word(smart_shard *shard, uint64_t *link, uint64_t word) {
             smart_local *child = smart_entry_local(*entry);
             far_addr addr = smart_local_addr(child);
             if (smart_word_kind_of(word) == SMART_NODE && (addr == 0 || addr == smart_word_addr(word))) {
-                child->size_hint = (uint16_t)smart_word_hint(word);
+                child->size_hint = smart_word_hint(word) & 0x7f;
                 return true;
             }
             free_tree(shard, *entry);
@@ -284,6 +289,7 @@ static void discard_words(smart_local *c) {
         if (smart_entry_is_local(entries[i]))
             entries[kept++] = entries[i];
     c->count = (uint16_t)kept;
+    c->seen_linked = 0;
     smart_local_store_head(c, smart_local_make_head(0, smart_local_depth(c), 0));
 }
 
@@ -426,7 +432,7 @@ void smart_cache_store_node(smart_cache *cache, far_bytes key, const smart_node 
         bool fresh = smart_local_addr(c) == 0;
         if (smart_local_addr(c) != node->addr) {
             discard_words(c);
-            c->size_hint = (uint16_t)size_hint_of_new(c, node, known);
+            c->size_hint = size_hint_of_new(c, node, known) & 0x7f;
         }
         smart_local_store_head(c, smart_local_make_head(node->addr, node->depth, node->layout) | smart_local_clock(c) |
                                       (smart_ctl_is_recycled(node->ctl) ? SMART_LOCAL_RECYCLED : 0));
@@ -442,8 +448,31 @@ void smart_cache_store_node(smart_cache *cache, far_bytes key, const smart_node 
 }
 
 
+static void forget_seen_linked(uint64_t entry) {
+    if (!smart_entry_is_local(entry))
+        return;
+    smart_local *c = smart_entry_local(entry);
+    c->seen_linked = 0;
+    for (unsigned i = 0; i < c->count; i++)
+        forget_seen_linked(smart_local_entries(c)[i]);
+}
+
+
+/* Records in which epoch the remote node was seen linked. If the difference of the epoch from the epoch_base of the
+ * shard does not fit any more, the shard gets a new epoch_base and the recorded differences are dropped. */
+static void note_seen_linked(smart_shard *shard, smart_local *c, uint64_t epoch) {
+    if (epoch - shard->epoch_base > UINT16_MAX) {
+        forget_seen_linked(shard->top);
+        shard->epoch_base = epoch - EPOCH_MARGIN;
+    }
+    uint16_t seen = (uint16_t)(epoch - shard->epoch_base);
+    if (seen > c->seen_linked)
+        c->seen_linked = seen;
+}
+
+
 void smart_cache_store_word(smart_cache *cache, far_bytes key, far_addr node, unsigned depth, unsigned layout,
-                            uint64_t word) {
+                            uint64_t word, uint64_t linked_in) {
     size_t taken = bytes_upper_bound(depth, 2);
     if (!reserve_bytes(cache, taken, node ^ smart_word_part(word)))
         return;
@@ -469,6 +498,8 @@ void smart_cache_store_word(smart_cache *cache, far_bytes key, far_addr node, un
         }
         if (c && smart_local_addr(c) == node) {
             store_word(shard, link, word);
+            if (linked_in && layout == SMART_DIR)
+                note_seen_linked(shard, smart_entry_local(*link), linked_in);
             if (fresh && cache->fifo)
                 smart_fifo_push(shard, key, depth);
         }
@@ -498,6 +529,20 @@ unsigned smart_cache_size_hint(smart_cache *cache, far_bytes key, far_addr node,
     unsigned hint = c && smart_local_addr(c) == node ? c->size_hint : 0;
     smart_shard_unlock(shard);
     return hint;
+}
+
+
+uint64_t smart_cache_linked_in(smart_cache *cache, far_bytes key, far_addr node, unsigned depth) {
+    unsigned number = smart_part(key, 0);
+    smart_shard *shard = &cache->shard[number];
+    unsigned place = far_readers_enter(&cache->readers, &shard->lock, number);
+    smart_local *parent;
+    uint64_t *link = locate_node(shard, key, depth, false, &parent), epoch = shard->epoch_base;
+    const smart_local *c = link ? smart_entry_local(*link) : NULL;
+    if (c && smart_local_addr(c) == node && smart_local_layout(c) == SMART_DIR)
+        epoch += c->seen_linked;
+    far_readers_leave(&cache->readers, place);
+    return epoch;
 }
 
 
@@ -558,6 +603,8 @@ int smart_cache_new(far_index *index, bool fifo, smart_cache **made) {
     memset(cache, 0, sizeof(*cache));
     cache->handle_budget = far_index_budget(index);
     cache->fifo = fifo;
+    for (unsigned i = 0; i < SMART_ROOT_SLOTS; i++)
+        cache->shard[i].epoch_base = 0ull - EPOCH_MARGIN;
     cache->budget = far_budget_register(far_index_budget(index), index->name, smart_cache_evict, cache);
     if (!cache->budget) { /* The budget has too many caches, so the index works without a cache. */
         free(cache);

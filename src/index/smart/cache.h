@@ -23,10 +23,14 @@ typedef struct smart_local {
     /* address / 32: 43 bits | depth: 12 << 43 | layout: 3 << 55 | CLOCK counter: 2 << 58, which readers change |
      * recycled: 1 << 60, the remote node is in recycled memory. Address 0: the local node mirrors no remote node. */
     _Atomic uint64_t head;
-    uint16_t count, capacity; /* number of entries in use, and number of entries that the allocation can contain */
+    uint16_t count; /* number of entries in use */
     /* length of the path in bytes: the bytes between the parent's partial key and the depth of this node */
     uint16_t path_length;
-    uint16_t size_hint; /* the hint field of the slot word that names the remote node */
+    uint16_t capacity : 9;  /* number of entries that the allocation can contain */
+    uint16_t size_hint : 7; /* the hint field of the slot word that names the remote node */
+    /* Epoch of the pin under which an operation of this handle last saw the remote node linked, minus the epoch_base of
+     * the shard; 0: no operation did. It is kept for DIR nodes only. */
+    uint16_t seen_linked;
 } smart_local;
 
 _Static_assert(sizeof(smart_local) == 16, "the cost of a local node besides its path and entries");
@@ -46,6 +50,9 @@ typedef struct smart_shard {
      * nothing is cached. */
     uint64_t top;
     size_t bytes; /* heap memory that the shard uses, in bytes */
+    /* The local nodes contain epochs as differences from this one. It is so much older than the operations that a node
+     * with the difference 0 does not count as seen linked lately. */
+    uint64_t epoch_base;
     /* hand of CLOCK, the position where the last eviction stopped: for each level, the rank of a partial key */
     uint16_t hand[SMART_HAND_LEVELS];
     smart_fifo_entry *fifo_first, *fifo_last; /* queue of local nodes, used only with eviction=fifo */

@@ -80,7 +80,8 @@ int smart_look_up_slot(smart_op *op, smart_spot *s, smart_node *node) {
         err = far_read_now(op->t, s->slot, &s->word, 8, 0);
         if (err >= 0 && op->st->cache && (s->word & SMART_BOUND) && !(s->word & SMART_FROZEN_BIT) &&
             smart_word_is_sound(s->word))
-            smart_cache_store_word(op->st->cache, op->key, s->node, s->depth, SMART_DIR, s->word);
+            smart_cache_store_word(op->st->cache, op->key, s->node, s->depth, SMART_DIR, s->word,
+                                   op->accept_frozen ? 0 : far_epoch(op->t));
         return err;
     }
     unsigned words = node->words;
@@ -214,7 +215,7 @@ static int find_from_root(smart_op *op, smart_spot *s) {
     if (err < 0 || (err = smart_check_root_slot(op, first, s->word)) < 0)
         return err;
     if (op->st->cache && smart_word_kind_of(s->word) != SMART_NONE)
-        smart_cache_store_word(op->st->cache, op->key, 0, 0, SMART_DIR, s->word);
+        smart_cache_store_word(op->st->cache, op->key, 0, 0, SMART_DIR, s->word, 0);
     return smart_descend(op, s);
 }
 

@@ -5,6 +5,7 @@
  * smart_find_through_cache. */
 #include "base/error.h"
 #include "index/smart/find.h"
+#include "pool/epoch/epoch.h"
 
 #include <string.h>
 
@@ -117,6 +118,8 @@ typedef struct node_read {
     unsigned depth; /* expected depth of the node, in bytes; 0: not known */
     bool with_slot; /* the node is a DIR node, and the slot for the key is READ together with the header */
     bool ctl_first;
+    /* the cache should record that the DIR node was seen linked, even if the slot for the key is unbound */
+    bool records_linked;
     unsigned bytes, part, first, count;
     uint64_t ctl, slots[SMART_NEIGHBOURS]; /* the slots first .. first + count - 1 of a DIR node */
     smart_node node;
@@ -199,20 +202,63 @@ static int read_unproven_nodes(smart_op *op, node_read *reads, unsigned count) {
 }
 
 
-/* Sets the spot to the slot of a DIR node, which was READ together with its header. */
+/* Sets the spot to the slot of a DIR node, which is the deciding node and is accepted if the slot is not frozen. */
 static int take_dir_slot(smart_op *op, smart_spot *s, const node_read *l) {
     const uint64_t *near = slot_is_in_header_read(l) ? smart_slots(&l->node) + l->first : l->slots;
     uint64_t word = near[l->part - l->first];
     if (l->node.layout != SMART_DIR || !smart_word_is_sound(word))
         return SMART_STALE;
+    smart_spot_clear(s);
+    smart_set_spot_node(s, &l->node, 0, 0);
     s->at = l->part;
     s->children = smart_count_children(near, l->count);
     s->slot = smart_slot_addr(l->node.addr, l->part);
     s->word = word;
     s->mark = op->mark;
-    if ((word & SMART_BOUND) && !(word & SMART_FROZEN_BIT))
-        smart_cache_store_word(op->st->cache, op->key, l->node.addr, l->depth, SMART_DIR, word);
+    if (((word & SMART_BOUND) || l->records_linked) && !(word & SMART_FROZEN_BIT))
+        smart_cache_store_word(op->st->cache, op->key, l->node.addr, l->depth, SMART_DIR,
+                               word ? word : smart_tombstone(l->part), far_epoch(op->t));
     return 0;
+}
+
+
+/* Returns how many epochs ago the handle last saw the cached node linked, if it is a DIR node; otherwise a large
+ * number. */
+static int64_t epochs_since_linked(const smart_op *op, const smart_cached *cached) {
+    if (cached->layout != SMART_DIR || !cached->node)
+        return INT64_MAX;
+    return (int64_t)(far_epoch(op->t) - smart_cache_linked_in(op->st->cache, op->key, cached->node, cached->depth));
+}
+
+
+/* Returns whether the memory of a DIR node that the handle saw linked so many epochs ago cannot be reused while this
+ * operation is pinned. Let the handle have seen the node linked under a pin at T. While that pin is held, all pins are
+ * at T-1 or later. So the node is retired under a pin at T-1 or later, and its memory is reused when all pins are at
+ * T+2+SMART_NODE_EPOCHS or later. An operation pinned at T+1+SMART_NODE_EPOCHS or earlier ends before that. */
+static bool node_keeps_memory(int64_t epochs) {
+    return epochs <= 1 + SMART_NODE_EPOCHS;
+}
+
+
+/* READs only the slot for the key, without the header, of a DIR node whose memory cannot be reused. The address still
+ * belongs to the node that the cache describes, so its prefix and layout are known. If the slot is not frozen, the node
+ * is linked, because all slots of a DIR node are frozen before the node is unlinked. If the slot is frozen, the node
+ * may have been unlinked before this operation began, so the result is SMART_STALE. */
+static int accept_by_slot(smart_op *op, smart_spot *s, const smart_cached *cached, int64_t epochs, smart_leaf *leaf) {
+    unsigned part = smart_part(op->key, cached->depth);
+    node_read l = {.depth = cached->depth,
+                   .records_linked = epochs > SMART_NODE_EPOCHS / 2,
+                   .part = part,
+                   .first = op->pairs_leaf ? smart_first_neighbour(part) : part,
+                   .count = op->pairs_leaf ? SMART_NEIGHBOURS : 1,
+                   .node = {.addr = cached->node, .depth = cached->depth, .layout = SMART_DIR}};
+    far_read(op->t, smart_slot_addr(cached->node, l.first), l.slots, 8ull * l.count);
+    int err = leaf ? smart_put_read_leaf(op, leaf->addr, leaf->class, leaf) : 0;
+    if (err < 0)
+        return smart_abandon_batch(op, err);
+    if ((err = leaf ? wait_unproven(op) : smart_wait(op)) < 0)
+        return err;
+    return l.slots[part - l.first] & SMART_FROZEN_BIT ? SMART_STALE : take_dir_slot(op, s, &l);
 }
 
 
@@ -225,6 +271,7 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
     node_read l = {.word = word & ~SMART_CACHED_RECYCLED,
                    .depth = depth,
                    .with_slot = dir && depth,
+                   .records_linked = true,
                    .ctl_first = word & SMART_CACHED_RECYCLED,
                    .bytes = dir ? SMART_HEADER : smart_read_bytes(type),
                    .part = part,
@@ -238,9 +285,11 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
     int err = read_unproven_nodes(op, &l, 1);
     if (err != 0)
         return err;
+    if (l.with_slot)
+        return take_dir_slot(op, s, &l);
     smart_spot_clear(s);
     smart_set_spot_node(s, &l.node, 0, 0);
-    return l.with_slot ? take_dir_slot(op, s, &l) : smart_look_up_slot(op, s, &l.node);
+    return smart_look_up_slot(op, s, &l.node);
 }
 
 
@@ -272,7 +321,7 @@ static __attribute__((noinline)) int follow_cached_word(smart_op *op, smart_spot
         if ((word & SMART_FROZEN_BIT) || !smart_word_is_sound(word) || smart_word_kind_of(word) == SMART_NONE ||
             smart_word_part(word) != part)
             return SMART_STALE;
-        smart_cache_store_word(op->st->cache, op->key, from.node, from.depth, SMART_DIR, word);
+        smart_cache_store_word(op->st->cache, op->key, from.node, from.depth, SMART_DIR, word, 0);
     }
     bool leaf = smart_word_kind_of(word) == SMART_LEAF;
     int err = leaf ? follow_cached_leaf(op, s, word, first) : accept_node(op, s, word, 0, NULL);
@@ -282,7 +331,7 @@ static __attribute__((noinline)) int follow_cached_word(smart_op *op, smart_spot
         word = smart_leaf_word(op->st, &s->leaf, smart_word_part(word));
     if (err == 0 && (op->found_recycled || moved))
         smart_cache_store_word(op->st->cache, op->key, from.node, from.depth, from.layout,
-                               op->found_recycled ? word | SMART_CACHED_RECYCLED : word);
+                               op->found_recycled ? word | SMART_CACHED_RECYCLED : word, 0);
     return err != 0 || leaf ? err : smart_descend(op, s);
 }
 
@@ -355,7 +404,9 @@ static int find_from_cached_node(smart_op *op, smart_spot *s, const smart_cached
     smart_leaf leaf;
     bool pair = (op->pairs_leaf || expects_leaf_of_other_key(op) || foreign) && !(foreign && op->never_inserts) &&
                 prepare_paired_leaf(op, cached, &leaf);
-    int err = accept_node(op, s, word, cached->depth, pair ? &leaf : NULL);
+    int64_t epochs = epochs_since_linked(op, cached);
+    int err = node_keeps_memory(epochs) ? accept_by_slot(op, s, cached, epochs, pair ? &leaf : NULL)
+                                        : accept_node(op, s, word, cached->depth, pair ? &leaf : NULL);
     if (err != 0)
         return err;
     if (pair)
@@ -374,9 +425,10 @@ static bool node_is_full_list(const smart_op *op, const smart_cached *cached) {
 
 
 /* Called for an insert that will replace the deciding node by a CAS of a slot in the DIR node above it. READs the
- * header of that DIR node and the whole deciding node in one batch. The slot need not be READ, because the CAS compares
- * it with the expected word. The expected word follows from the cache, except for the size hint, which other clients
- * may have changed; smart_replace handles that case. */
+ * header of that DIR node and the whole deciding node in one batch. The header is not READ if the memory of the DIR
+ * node cannot be reused. The slot need not be READ, because the CAS compares it with the expected word, which is not
+ * frozen. The expected word follows from the cache, except for the size hint, which other clients may have changed;
+ * smart_replace handles that case. */
 static int find_from_parent_and_node(smart_op *op, smart_spot *s, const smart_cached *above) {
     unsigned part = smart_part(op->key, above->depth), bytes = smart_layout_bytes(op->target_layout);
     uint64_t whole = smart_word_for_whole_node(smart_word(op->target, 0, SMART_NODE, 0), op->target_layout);
@@ -388,8 +440,9 @@ static int find_from_parent_and_node(smart_op *op, smart_spot *s, const smart_ca
     if (!far_task_reaches(op->t, above->node, smart_layout_bytes(SMART_DIR)) ||
         !far_task_reaches(op->t, op->target, bytes))
         return SMART_STALE;
-    int err = read_unproven_nodes(op, reads, 2);
-    if (err == 0 && reads[0].node.layout != SMART_DIR)
+    unsigned first = node_keeps_memory(epochs_since_linked(op, above));
+    int err = read_unproven_nodes(op, reads + first, 2 - first);
+    if (err == 0 && first == 0 && reads[0].node.layout != SMART_DIR)
         err = SMART_STALE;
     if (err != 0)
         return err;

@@ -170,8 +170,10 @@ static const far_option_def options[] = {
 };
 
 static const far_type types[SMART_TYPES] = {
-    [SMART_TYPE_ROOT] = {.name = "root", .align = 16}, [SMART_TYPE_STRIPE] = {.name = "stripe", .align = 64},
-    [SMART_TYPE_NODE] = {.name = "node", .align = 32}, [SMART_TYPE_LEAF] = {.name = "leaf", .align = 32},
+    [SMART_TYPE_ROOT] = {.name = "root", .align = 16},
+    [SMART_TYPE_STRIPE] = {.name = "stripe", .align = 64},
+    [SMART_TYPE_NODE] = {.name = "node", .align = 32, .extra_epochs = SMART_NODE_EPOCHS},
+    [SMART_TYPE_LEAF] = {.name = "leaf", .align = 32},
     [SMART_TYPE_REDO] = {.name = "redo", .align = 32},
 };
 

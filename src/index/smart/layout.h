@@ -49,6 +49,9 @@ enum { SMART_TYPE_ROOT, SMART_TYPE_STRIPE, SMART_TYPE_NODE, SMART_TYPE_LEAF, SMA
 #define SMART_TAIL_MAX   6u
 #define SMART_HEADER     24u
 #define SMART_ROOT_SLOTS 256u
+/* Number of additional epochs for which the memory of a retired node stays unchanged. During this time a handle that
+ * saw the node linked needs no READ of its header (node_keeps_memory in find_cached.c). */
+#define SMART_NODE_EPOCHS 12
 
 typedef enum { SMART_NONE, SMART_LEAF, SMART_NODE } smart_word_kind;
 typedef enum { SMART_C8 = 1, SMART_VW, SMART_VI, SMART_VR, SMART_INTERNAL_NODE = 10 } smart_kind;

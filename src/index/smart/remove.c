@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/spin.h"
 #include "index/smart/smart.h"
+#include "pool/epoch/epoch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -236,7 +237,7 @@ static int remove_leaf(smart_op *op, const smart_spot *s) {
         smart_retire_leaf(op, s->leaf.addr, s->leaf.class);
         if (op->st->cache)
             smart_cache_store_word(op->st->cache, op->key, s->node, s->depth, s->layout,
-                                   smart_tombstone(smart_word_part(s->word)));
+                                   smart_tombstone(smart_word_part(s->word)), far_epoch(op->t));
     }
     if (seen != live)
         return SMART_LOST;

@@ -253,8 +253,8 @@ static void push_remainder(smart_traversal *p, const expansion *x) {
 }
 
 
-/* Puts the children of the node in the range on the stack, the next one on top. Returns SMART_MET_FROZEN if one of their
- * words is frozen. */
+/* Puts the children of the node in the range on the stack, the next one on top. Returns SMART_MET_FROZEN if one of
+ * their words is frozen. */
 static int push_children(smart_traversal *p, const expansion *x, int found) {
     if (x->in_parts)
         push_remainder(p, x);
@@ -272,9 +272,9 @@ static int push_children(smart_traversal *p, const expansion *x, int found) {
 }
 
 
-/* Determines where the keys below a node are, relative to the bound that is the key of `bound`. *side is -1 if all these
- * keys precede the bound, 0 if the node's prefix is a prefix of it, 1 if all these keys follow it. A subtree without
- * keys gets `side_of_none`. */
+/* Determines where the keys below a node are, relative to the bound that is the key of `bound`. *side is -1 if all
+ * these keys precede the bound, 0 if the node's prefix is a prefix of it, 1 if all these keys follow it. A subtree
+ * without keys gets `side_of_none`. */
 static int find_side(smart_op *bound, const smart_item *item, const smart_node *node, int side_of_none, int *side) {
     unsigned common, part;
     smart_link stuck;
@@ -373,7 +373,8 @@ static uint64_t word_reading_whole_list(uint64_t word) {
 }
 
 
-/* Adds READs of the nodes among the next items, and stores one expansion for each. Returns their number, or an error. */
+/* Adds READs of the nodes among the next items, and stores one expansion for each. Returns their number, or an error.
+ */
 static int put_node_reads(smart_traversal *p, size_t ahead, expansion *list) {
     size_t most = p->op.st->scan_batch < BATCH_NODES ? p->op.st->scan_batch : BATCH_NODES, count = 0;
     bool ready = true; /* true while no item before the current one needs a READ */
@@ -405,8 +406,8 @@ static int put_node_reads(smart_traversal *p, size_t ahead, expansion *list) {
 }
 
 
-/* Interprets the header of the node. If the node has slots that were not READ and may be needed, adds the READ of all of
- * them. *want gets the number of slots of the node that are READ then. */
+/* Interprets the header of the node. If the node has slots that were not READ and may be needed, adds the READ of all
+ * of them. *want gets the number of slots of the node that are READ then. */
 static int take_node(smart_traversal *p, expansion *x, unsigned *want) {
     smart_node *node = &x->node;
     *want = node->words;

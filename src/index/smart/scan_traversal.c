@@ -1,5 +1,5 @@
-/* Traversals of the tree in key order (traversal.h): the root, the leaves, and the order of the steps. scan.c and check.c
- * call smart_traversal_run.
+/* Traversals of the tree in key order (traversal.h): the root, the leaves, and the order of the steps. scan.c and
+ * check.c call smart_traversal_run.
  *
  * The stack of items has the next item on top, so that work at the front of the range moves few items. As long as a
  * node is among the next items, these nodes are READ together and their children take their places; then the leaves at
@@ -62,9 +62,9 @@ static int put_leaf_reads(smart_traversal *p, size_t most, uint8_t **images) {
 }
 
 
-/* Interprets the leaf of the item, which was READ into the image. If the leaf was replaced or changed meanwhile, READs it
- * again, with its successors. The fields of the spot that describe the slot are set only if the leaf is DEAD or the slot
- * names an older leaf. */
+/* Interprets the leaf of the item, which was READ into the image. If the leaf was replaced or changed meanwhile, READs
+ * it again, with its successors. The fields of the spot that describe the slot are set only if the leaf is DEAD or the
+ * slot names an older leaf. */
 static int take_leaf(smart_traversal *p, const smart_item *item, uint8_t *image, smart_spot *s) {
     unsigned class = smart_leaf_class(p->op.st, item->word);
     s->leaf.addr = smart_word_addr(item->word);
@@ -200,8 +200,8 @@ static int begin_traversal(smart_traversal *p) {
 }
 
 
-/* Completes the replacement of the node in which the traversal found a frozen word. Afterwards the traversal must be run
- * again. */
+/* Completes the replacement of the node in which the traversal found a frozen word. Afterwards the traversal must be
+ * run again. */
 static int complete_replacement(smart_traversal *p) {
     far_count_retry(p->op.t);
     int err = smart_replace(&p->op, p->frozen_item.slot, p->frozen_item.word, SMART_LAYOUTS, NULL, NULL);

@@ -5,8 +5,9 @@
  *   slot for the key's next byte decides whether the key is present.
  * - An object is proven when its address came from an unfrozen slot word that this operation READ from a proven or
  *   accepted node. The root is proven.
- * - A node at an address from the cache is accepted when its header, READ in this operation, is LIVE and has the prefix
- *   hash of the key.
+ * - A node at an address from the cache is accepted in two cases: its header, READ in this operation, is LIVE and has
+ *   the prefix hash of the key; or the handle saw the node linked so recently that its memory cannot have been reused,
+ *   and the slot for the key, READ in this operation, is not frozen (accept_by_slot in find_cached.c).
  * - A leaf at an address from the cache certifies itself when it is LIVE, has the key, and its checksum over address,
  *   incarnation and key is correct. A get may return such a leaf. The result "absent", and every CAS or WRITE, needs a
  *   deciding node that is proven or accepted.
@@ -197,14 +198,14 @@ typedef struct smart_spot {
     uint32_t mark; /* RDWC number of the batch that READ the word or leaf on which the outcome rests */
 
     /* The deciding node and its slot for the key. */
-    far_addr node;          /* address of the deciding node; 0: the root */
-    unsigned depth;         /* length of its prefix in bytes */
-    unsigned layout;        /* its layout; SMART_LAYOUTS: unknown, because a traversal found the slot */
-    unsigned children;      /* number of children among those of its slots that were READ */
-    far_addr slot;          /* address of the slot for the key; 0: the node is a full list without such a slot */
-    unsigned at;            /* index of the key's slot in the node */
-    uint64_t word;          /* the word that was READ from the key's slot */
-    smart_node node_image;  /* the whole node, if it was the target of the operation; otherwise `words` is 0 */
+    far_addr node;         /* address of the deciding node; 0: the root */
+    unsigned depth;        /* length of its prefix in bytes */
+    unsigned layout;       /* its layout; SMART_LAYOUTS: unknown, because a traversal found the slot */
+    unsigned children;     /* number of children among those of its slots that were READ */
+    far_addr slot;         /* address of the slot for the key; 0: the node is a full list without such a slot */
+    unsigned at;           /* index of the key's slot in the node */
+    uint64_t word;         /* the word that was READ from the key's slot */
+    smart_node node_image; /* the whole node, if it was the target of the operation; otherwise `words` is 0 */
 
     /* The slot that names the deciding node, in the node above it. */
     /* address of that slot; 0: unknown, because the search began at the deciding node, or the deciding node is the
@@ -571,13 +572,17 @@ bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_
 void smart_cache_prefetch(smart_cache *cache, far_bytes key);
 /* Stores the slots of a node that were READ. The prefix of the node must be a prefix of the key. */
 void smart_cache_store_node(smart_cache *cache, far_bytes key, const smart_node *node);
-/* Stores one slot word of the node at that depth on the path of the key. node 0: a word of the root. */
+/* Stores one slot word of the node at that depth on the path of the key. node 0: a word of the root. linked_in is the
+ * epoch of the operation's pin if the operation saw the node linked under this pin, otherwise 0. */
 void smart_cache_store_word(smart_cache *cache, far_bytes key, far_addr node, unsigned depth, unsigned layout,
-                            uint64_t word);
+                            uint64_t word, uint64_t linked_in);
 /* Records that the node was found in recycled memory. */
 void smart_cache_mark_recycled(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
 /* Returns the size hint that the slot word of this node is expected to contain; 0: not known. */
 unsigned smart_cache_size_hint(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
+/* Returns the epoch of the pin under which an operation of this handle last saw this DIR node linked, or a much older
+ * epoch if no operation did. */
+uint64_t smart_cache_linked_in(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
 /* Drops the content of a node that was found to be stale. With node 0, drops the word of the root. */
 void smart_cache_drop(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
 

@@ -1,16 +1,16 @@
-/* A traversal visits all leaves of a range of keys in ascending or descending key order. The range has a lower bound and
- * an upper bound. scan_traversal.c implements the traversal, for scans (scan.c) and for walk, check and usage (check.c).
- * scan_nodes.c READs nodes and puts their children on the stack; scan_readahead.c READs in advance the nodes and leaves
- * that the cache names.
+/* A traversal visits all leaves of a range of keys in ascending or descending key order. The range has a lower bound
+ * and an upper bound. scan_traversal.c implements the traversal, for scans (scan.c) and for walk, check and usage
+ * (check.c). scan_nodes.c READs nodes and puts their children on the stack; scan_readahead.c READs in advance the nodes
+ * and leaves that the cache names.
  *
  * A traversal keeps a stack of items. Each item is a slot word that the traversal READ from a linked node; the item
- * that is visited next is on top. If a node is among the next items, the traversal READs it and puts its children in its
- * place; otherwise it READs the next leaves and calls each_leaf for them.
+ * that is visited next is on top. If a node is among the next items, the traversal READs it and puts its children in
+ * its place; otherwise it READs the next leaves and calls each_leaf for them.
  *
  * The root and the DIR nodes have a slot for every partial key. On mapped memory, a scan READs only as many of their
- * slots as it probably needs. The other slots, the remainder, stay as an item of their own below the children. No
- * slot is READ again once the child that it names is on the stack. So each key of the range is reached by one path, and
- * the leaves are visited in strict key order. */
+ * slots as it probably needs. The other slots, the remainder, stay as an item of their own below the children. No slot
+ * is READ again once the child that it names is on the stack. So each key of the range is reached by one path, and the
+ * leaves are visited in strict key order. */
 #ifndef FAR_INDEX_SMART_TRAVERSAL_H
 #define FAR_INDEX_SMART_TRAVERSAL_H
 
@@ -56,8 +56,8 @@ struct smart_traversal {
     bool bounded;     /* the range has an upper bound */
     bool backward;    /* the leaves are visited in descending key order */
     bool reads_ahead; /* the nodes and leaves that the cache names are READ in advance */
-    /* The traversal READs one node at a time, and only a part of the slots of the root and of DIR nodes. A scan does so
-     * on mapped memory, where a slot that is READ in vain costs more than another round trip. */
+    /* The traversal READs one node or leaf at a time, and only a part of the slots of the root and of DIR nodes. A scan
+     * does so on mapped memory, where a slot that is READ in vain costs more than another round trip. */
     bool steps_singly;
     /* Number of leaves that a scan will probably need; 0: as many as fit into a batch. The traversal visits a leaf at a
      * bound of the range even if its key is outside the range; the caller compares the keys of such leaves. */
@@ -125,9 +125,9 @@ int smart_expand_next(smart_traversal *p); /* READs the node of the next item an
 
 /* scan_readahead.c */
 
-/* Adds READs of the nodes and leaves that the cache names in the range, and sets p->readahead. If the cache names enough
- * leaves, sets *root_slots to the number of root slots that they belong to, counted from the start of the range in the
- * direction of the traversal; otherwise leaves it unchanged. */
+/* Adds READs of the nodes and leaves that the cache names in the range, and sets p->readahead. If the cache names
+ * enough leaves, sets *root_slots to the number of root slots that they belong to, counted from the start of the range
+ * in the direction of the traversal; otherwise leaves it unchanged. */
 int smart_read_ahead(smart_traversal *p, unsigned *root_slots);
 /* Decides whether the next scan reads ahead, and counts down the scans that skip it. */
 bool smart_readahead_decide(smart_state *st);

@@ -3,6 +3,7 @@
  * write_update.c if the key is present. */
 #include "base/error.h"
 #include "index/smart/smart.h"
+#include "pool/epoch/epoch.h"
 
 #include <string.h>
 
@@ -15,7 +16,7 @@ static void finish_insert(smart_op *op, const smart_spot *s, const smart_leaf *l
     if (smart_ctl_state(leaf->ctl) == SMART_PENDING)
         smart_mark_live(op, leaf->addr, leaf->ctl);
     if (op->st->cache)
-        smart_cache_store_word(op->st->cache, op->key, s->node, s->depth, s->layout, word);
+        smart_cache_store_word(op->st->cache, op->key, s->node, s->depth, s->layout, word, far_epoch(op->t));
     if (!s->parent_slot || s->layout == SMART_DIR)
         return;
     unsigned type = smart_read_type_for(s->at + 2, s->layout, op->st->node_types);
@@ -160,7 +161,7 @@ static void finish_branch(smart_op *op, const smart_spot *s, const new_branch *f
                        .image = f->image};
     /* the new node is stored first, so that cached nodes below the child stay below it */
     smart_cache_store_node(op->st->cache, op->key, &made);
-    smart_cache_store_word(op->st->cache, op->key, s->node, s->depth, s->layout, f->word);
+    smart_cache_store_word(op->st->cache, op->key, s->node, s->depth, s->layout, f->word, far_epoch(op->t));
 }
 
 

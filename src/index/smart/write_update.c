@@ -7,6 +7,7 @@
  *   leaf. The slot is changed later. */
 #include "base/error.h"
 #include "index/smart/smart.h"
+#include "pool/epoch/epoch.h"
 
 #include <string.h>
 
@@ -115,6 +116,6 @@ int smart_unlink_old_leaves(smart_op *op, const smart_spot *s) {
     if (gone)
         smart_retire_leaf(op, s->leaf.addr, s->leaf.class);
     if (op->st->cache && s->layout < SMART_LAYOUTS)
-        smart_cache_store_word(op->st->cache, op->key, s->node, s->depth, s->layout, word);
+        smart_cache_store_word(op->st->cache, op->key, s->node, s->depth, s->layout, word, far_epoch(op->t));
     return SMART_DONE;
 }

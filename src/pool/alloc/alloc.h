@@ -123,6 +123,9 @@ uint64_t far_alloc_round(uint64_t size);
 /* Returns the size of the largest object of this pool, which is the size of a block. */
 uint64_t far_object_bytes_max(const far_pool *pool);
 
+/* Returns the bytes of all memory nodes of this pool. */
+uint64_t far_memory_bytes(const far_pool *pool);
+
 /* Returns whether an object of that size can be at this address. Callers check a word of far memory with it before they
  * follow the word, because damage may have changed the word. No verb is needed. */
 bool far_may_be_object(const struct far_task *t, far_addr addr, uint64_t size);

@@ -43,6 +43,14 @@ uint64_t far_object_bytes_max(const far_pool *pool) {
 }
 
 
+uint64_t far_memory_bytes(const far_pool *pool) {
+    uint64_t bytes = 0;
+    for (unsigned n = 0; n < pool->geometry.nodes; n++)
+        bytes += pool->geometry.node_bytes[n];
+    return bytes;
+}
+
+
 /* Returns the smallest number of pages, up to a quarter of a block, that wastes at most 3 % of a slab and, if the objects
  * are small, holds at least eight of them. If no number satisfies this, returns the smallest number with which a block
  * holds most objects. */

@@ -276,7 +276,7 @@ TEST(a_handed_over_leaf_is_split) {
 /* The value of D's write is stored in a pair block. Proves that the WRITE of the pair block is complete before a slot
  * refers to the pair block, also if D gets the lock by a handover. Steps: B splits the leaf; D adds the WRITE of its
  * pair block to a batch and waits; A hands the left leaf over to D; D moves right. Fails without the wait in
- * change_locked_leaf (write.c). */
+ * change_locked_leaf (write.c), because D's WRITE was then not even posted when D stores the slot. */
 TEST(a_block_is_written_before_a_move_right) {
     open_with_d("span=12,hop=4,key_size=8", ONE);
     insert_keys(a, 3);

@@ -196,7 +196,8 @@ TEST(a_hop_inside_one_read_of_a_scan) {
 
 /* Race A14 for a scan, on a fabric that tears lines. A is in the middle of a hop, so the wanted key is in two slots.
  * Proves that B's scan waits until S, which A has set to busy, shows the end of the change, and returns the key once.
- * Fails without chime_read_is_stable in classify_lines (access.c). */
+ * Fails without chime_read_is_stable in classify_lines (access.c), because B then uses the image in which the key is in
+ * two slots. */
 TEST(a_scan_waits_for_a_busy_leaf) {
     open_chime("key_size=8,value_size=8,hop=4,speculation=off", ONE ",atomic_bytes=8");
     uint64_t keys[8], newcomer = insert_in_slots(keys);

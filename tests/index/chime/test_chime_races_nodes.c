@@ -522,8 +522,9 @@ TEST(a_scan_meets_a_split_and_a_merge) {
 
 /* Race A19. B has cached the parent of a leaf that A then splits. Proves that B's scan, which READs this leaf together
  * with others, also returns the keys of the new leaf. Fails in scan.c if scan_new_siblings does not walk along the
- * siblings up to the next leaf of its batch, and scan_leaf does not compare the fences with the position; one of the
- * two is enough. */
+ * siblings up to the next leaf of its batch, and scan_leaf does not compare the fences with the position, because B
+ * then continues with the next leaf of its batch and misses the keys of the new leaf. Each of the two guards alone is
+ * enough. */
 TEST(a_scan_finds_a_leaf_that_its_parent_lacks) {
     static const char *const fabrics[] = {ONE, ONE ",atomic_bytes=8"};
     for (unsigned i = 0; i < 2; i++) {
@@ -545,8 +546,8 @@ TEST(a_scan_finds_a_leaf_that_its_parent_lacks) {
 
 
 /* Race A19. B has cached the parent of the last leaf, which A then splits. Proves that B's scan from a key of the new
- * leaf ends. Fails if scan_leaf (scan.c) does not compare the fences with the position: the position moves back to the
- * high fence of the old leaf, again and again. */
+ * leaf ends. Fails if scan_leaf (scan.c) does not compare the fences with the position, because each batch then moves
+ * the position back to the high fence of the old leaf, and the scan never ends. */
 TEST(a_scan_begins_in_a_leaf_that_its_parent_lacks) {
     open_chime(SMALL, ONE);
     insert_keys(a, 40);
@@ -562,7 +563,8 @@ TEST(a_scan_begins_in_a_leaf_that_its_parent_lacks) {
 
 
 /* Race A8. The cached parent of a scan leads to a leaf that was merged long ago. Proves that the scan does not return
- * its old contents. Fails without node_is_gone in classify_lines (access.c). */
+ * its old contents. Fails without node_is_gone in classify_lines (access.c), because the invalid leaf then counts as a
+ * leaf of the tree. */
 TEST(a_scan_uses_an_outdated_parent) {
     open_chime(SMALL, ONE);
     insert_keys(a, 40);

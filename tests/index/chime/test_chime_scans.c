@@ -95,7 +95,7 @@ TEST(a_scan_returns_the_right_parts_of_a_split) {
 
 /* Race S2. B has cached a parent that names a leaf which was merged into its left neighbour. Proves that B's scan
  * returns neither the former contents of that leaf nor fewer keys. Fails without node_is_gone in classify_lines
- * (access.c). */
+ * (access.c), because B then returns the former contents of the leaf. */
 TEST(a_scan_meets_a_merged_leaf) {
     for (unsigned backward = 0; backward < 2; backward++) {
         open_chime(SMALL, ONE);
@@ -120,7 +120,8 @@ TEST(a_scan_meets_a_merged_leaf) {
 /* Race S3. Steps: B's backward scan has READ the leaves right of the second leaf; A merges the third leaf into the
  * second one, whose range then extends over keys that B returns from its image of the third leaf, and splits the first
  * leaf; B READs the second and the first leaf. Proves that B returns every key that is present throughout, once and in
- * order. Fails if deliver_and_advance (scan.c) returns also the keys of the second leaf above the position. */
+ * order. Fails if deliver_and_advance (scan.c) also returns the keys of the second leaf above the position, because B
+ * has returned these keys already. */
 TEST(a_backward_scan_meets_a_merge_and_a_split) {
     static const char *const fabrics[] = {ONE, ONE ",atomic_bytes=8"};
     for (unsigned i = 0; i < 2; i++) {
@@ -177,7 +178,7 @@ static bool is_absorbed(chime_ptr p) {
 
 /* Race S4. B has cached the root, which names an inner node of level 1; A merges this inner node into its left
  * neighbour. Proves that B's scan continues in the leaves. Fails if chime_scan (scan.c) takes the node that absorbed
- * the parent for a leaf. */
+ * the parent for a leaf, because B then returns pivots and child pointers as pairs. */
 TEST(a_scan_finds_its_parent_absorbed) {
     const unsigned count = 400;
     for (unsigned backward = 0; backward < 2; backward++) {

@@ -54,7 +54,8 @@ static const kind kinds[] = {
     {"dolphin", "leaf_slots=2,cache=off", .warm = false},
     {"dolphin", "value_size=8", .warm = true, .fixed = true},
     {"shard", "partitions=1", .one_batch = true, .late_writes = true},
-    {"shard", "partitions=1,window_read=on", .one_batch = true, .late_writes = true},
+    {"shard", "key_size=8,value_size=8,partitions=1,bits=10,half_read=off", .one_batch = true, .fixed = true,
+     .late_writes = true},
     {"shard", "key_size=8,value_size=8,partitions=1,bits=10", .one_batch = true, .fixed = true, .late_writes = true},
 };
 

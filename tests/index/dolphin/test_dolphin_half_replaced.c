@@ -279,7 +279,8 @@ TEST_OF_BOTH_INSERTS(narrowed_leaf_vs_late_read) {
     assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
     assert_true(c->result == 0 && b->result == 0);
     assert_memory_equal(c->value, V2, 8);
-    assert_true(stage_reads(c, "nba", V3) && stage_reads(c, "nc", V2) && scans_both_ways(c, "n", "na nb nba nc nd nx ny"));
+    assert_true(stage_reads(c, "nba", V3) && stage_reads(c, "nc", V2) &&
+                scans_both_ways(c, "n", "na nb nba nc nd nx ny"));
     stage_close(&s);
 }
 

@@ -61,7 +61,8 @@ TEST_WITH(ticket_of_another_key_is_passed, inserts_by_ticket, NULL) {
         assert_int_equal(round_trips_of_insert(b, "nk"), 2);
         assert_int_equal(round_trips_of_insert(b, "nl"), 2);
         stage_finish(a);
-        assert_true(a->result == 0 && stage_reads(c, "nx", V1) && scans_both_ways(c, "n", "na nb nk " LONG_KEY " nl nx"));
+        assert_true(a->result == 0 && stage_reads(c, "nx", V1) &&
+                    scans_both_ways(c, "n", "na nb nk " LONG_KEY " nl nx"));
         stage_close(&s);
     }
 }

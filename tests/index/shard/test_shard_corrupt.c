@@ -104,8 +104,8 @@ static void addresses_other_than_those_proved_empty_on(const variant *variant) {
 TEST_ALL_VARIANTS(addresses_other_than_those_proved_empty);
 
 
-/* Proves that an index with an older layout is refused with a message that says what to do. */
-TEST(an_older_layout_is_refused) {
+/* Proves that an index with an older or newer layout is refused with a message that says what to do. */
+TEST(other_layouts_are_refused) {
     stage s;
     open_stage(&s, &all_variants[0], 0, SHRINK_OPTIONS);
     far_index *again;
@@ -113,11 +113,15 @@ TEST(an_older_layout_is_refused) {
     far_session *session;
     far_pool *pool;
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
-    descriptor->magic = SHARD_MAGIC_OLD;
+    const uint64_t older = SHARD_MAGIC - (1ull << 56), newer = SHARD_MAGIC + (1ull << 56);
+    descriptor->magic = older;
     assert_int_equal(far_pool_open(s.uri, &options, &pool), 0);
     assert_int_equal(far_session_open(pool, &session), 0);
     assert_int_equal(far_index_open(session, "map", &again), FAR_ERR_INVALID);
     assert_non_null(strstr(far_last_error(), "earlier version"));
+    descriptor->magic = newer;
+    assert_int_equal(far_index_open(session, "map", &again), FAR_ERR_INVALID);
+    assert_non_null(strstr(far_last_error(), "later version"));
     descriptor->magic = SHARD_MAGIC;
     assert_int_equal(far_index_open(session, "map", &again), 0);
     far_index_close(again);

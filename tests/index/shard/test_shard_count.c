@@ -82,7 +82,7 @@ static void insert_and_delete_unpublished(const char *options) {
 
 TEST(unpublished_deletes) {
     insert_and_delete_unpublished("layout=pointer,bits=0");
-    insert_and_delete_unpublished("key_size=8,value_size=8");
+    insert_and_delete_unpublished("key_size=8,value_size=8,bits=4");
 }
 
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define INLINE    "key_size=8,value_size=8,narrow=on,partitions=1,bits=0,"
+#define INLINE    "key_size=8,value_size=8,narrow=on,half_read=off,partitions=1,bits=0,"
 #define NO_GROWTH INLINE "slots=2,l2_slots=1,afs=1000000"
 #define GROWING   INLINE "slots=4,l2_slots=1,load=60,afs=1" /* the third key makes the table double */
 
@@ -194,7 +194,8 @@ static void old_root_reader_after_child_update_on(const char *sim) {
     far_addr parent = parent_of(&s.a);
     start(&s.b, FAR_OP_PUT, key_with(&s.a, 0, 0), 20);
     far_sim_hold *hold = stage_hold(
-        &s.b, (far_sim_match){.kind = FAR_SIM_WRITE, .from = parent, .to = parent + 8}); /* the whole parent */
+        &s.b, (far_sim_match){
+                  .kind = FAR_SIM_WRITE, .from = parent, .to = parent + 8, .nth = 2}); /* after the announcement */
     put(&s.a, k, 21);
     stage_finish(&s.c);
     assert_int_equal(result_value(&s.c), 21);
@@ -256,7 +257,8 @@ static void takeover_child_updated_on(const char *sim) {
         far_addr parent = parent_of(&s.a);
         key k = key_with(&s.a, 1, 0);
         start(&s.b, FAR_OP_PUT, key_with(&s.a, 0, 0), 20);
-        far_sim_kill_at(s.b.client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = parent, .to = parent + 8}, units);
+        far_sim_kill_at(s.b.client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = parent, .to = parent + 8, .nth = 2},
+                        units);
         far_sim_run(s.world);
         assert_true(far_sim_killed(s.b.pool->fabric));
         assert_int_equal(get(&s.a, k), 11); /* A reads the new root word of the doubling, so that A uses the child */
@@ -322,7 +324,7 @@ ON_EVERY_FABRIC(drain_vs_negative_get);
 
 /* Race H17 (docs/races/shard.md). Proves that a delete removes both copies that a failed drain has left. B's drain
  * fails after it has written the pair to level 1 and before it clears level 2. A deletes the key, and C must not find
- * it. Fails if replace_or_delete (inline/write.c) clears level 1 only. */
+ * it. Fails if delete_pair (inline/write.c) clears level 1 only. */
 static void drain_crash_delete_on(const char *sim) {
     stage s;
     stage_open(&s, "shard", INLINE "slots=2,l2_slots=2,load=95,afs=1,share=1,idle_sweep=off", sim);

@@ -105,7 +105,8 @@ static double trips_of(client *clients, unsigned count, far_op_kind kind) {
 }
 
 
-static crowd *open_crowd(unsigned handles, unsigned threads, bool inlined, unsigned seed, client **opened) {
+static crowd *open_crowd(unsigned handles, unsigned threads, const char *index_options, unsigned seed,
+                         client **opened) {
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     crowd *c = calloc(1, sizeof(*c));
     client *clients = calloc(handles * threads, sizeof(*clients));
@@ -113,7 +114,7 @@ static crowd *open_crowd(unsigned handles, unsigned threads, bool inlined, unsig
     char uri[128];
     assert_true(c && clients);
     *c = (crowd){.handles = handles, .threads = threads};
-    snprintf(uri, sizeof(uri), "sim:name=crowd%u,seed=%u,size=512M,faults=none,watch=off,limit=1000s", ++serial, seed);
+    snprintf(uri, sizeof(uri), "sim:name=crowd%u,seed=%u,size=1G,faults=none,watch=off,limit=1000s", ++serial, seed);
     for (unsigned i = 0; i < handles * threads; i++) {
         unsigned h = i % handles;
         if (i < handles)
@@ -121,9 +122,7 @@ static crowd *open_crowd(unsigned handles, unsigned threads, bool inlined, unsig
         clients[i] = (client){.crowd = c, .handle = h};
         assert_int_equal(far_session_open(c->pool[h], &clients[i].session), 0);
         if (i == 0)
-            assert_int_equal(far_index_create(clients[0].session, "t", "shard",
-                                              inlined ? "key_size=8,value_size=8" : "layout=pointer", &c->index[0]),
-                             0);
+            assert_int_equal(far_index_create(clients[0].session, "t", "shard", index_options, &c->index[0]), 0);
         else if (i < handles)
             assert_int_equal(far_index_open(clients[i].session, "t", &c->index[h]), 0);
     }
@@ -164,11 +163,18 @@ static double trips_of_gets(client *me) {
 }
 
 
+/* Returns options of a small table, which doubles often. Gets read whole buckets, so that a second round trip shows a key
+ * that is not at level 1. */
+static const char *small_table(bool inlined) {
+    return inlined ? "key_size=8,value_size=8,bits=4,half_read=off" : "layout=pointer,bits=4";
+}
+
+
 /* Loads a table and verifies the bounds. Returns the mean round trips of an insert. */
 static double keeps_up(unsigned handles, unsigned threads, bool inlined, uint64_t keys, unsigned seed) {
     client *clients;
     far_load load;
-    crowd *c = open_crowd(handles, threads, inlined, seed, &clients);
+    crowd *c = open_crowd(handles, threads, small_table(inlined), seed, &clients);
     c->keys = keys;
     run_crowd(c, clients, load_keys);
     double trips = trips_of(clients, handles * threads, FAR_OP_INSERT), took_most = 0;
@@ -217,7 +223,7 @@ static void update_one_key(void *arg) {
  * round trips of all previous writers. */
 static void hot_key(unsigned handles, unsigned threads, bool inlined, double most_ns) {
     client *clients;
-    crowd *c = open_crowd(handles, threads, inlined, 1, &clients);
+    crowd *c = open_crowd(handles, threads, small_table(inlined), 1, &clients);
     c->keys = 1;
     load_keys(&clients[0]);
     uint64_t began = far_sim_now(c->world);
@@ -258,4 +264,51 @@ TEST(pointer_table_keeps_up) {
     assert_true(keeps_up(8, 32, false, 200000, 1) <= 2.7);
     assert_true(keeps_up(4, 32, false, 200000, 1) <= 2.6);
     assert_true(keeps_up(32, 4, false, 200000, 1) <= 2.6);
+}
+
+
+/* Loads a table with the default options. Returns the throughput in inserts per us. */
+static double load_new_table(unsigned threads) {
+    enum { LOAD_HANDLES = 16 };
+    client *clients;
+    crowd *c = open_crowd(LOAD_HANDLES, threads, "key_size=8,value_size=8", 1, &clients);
+    c->keys = 300000;
+    uint64_t began = far_sim_now(c->world);
+    run_crowd(c, clients, load_keys);
+    double mops = (double)c->keys * 1000 / (double)(far_sim_now(c->world) - began);
+    double p50 = (double)far_histogram_quantile(&c->took_ns, 500, 1000) / 1000,
+           p999 = (double)far_histogram_quantile(&c->took_ns, 999, 1000) / 1000;
+    print_message("    %u clients: %.2f Mops, p50 %.1f us, p999 %.1f us\n", LOAD_HANDLES * threads, mops, p50, p999);
+    assert_true(p999 <= 20 * p50);
+    close_crowd(c, clients);
+    return mops;
+}
+
+
+/* Proves that many clients fill a new table as fast as few, because an empty index has buckets for many clients. Fails
+ * if default_bits (kind.c) returns 4: the throughput of 1024 clients is then half of that of 256. */
+TEST(a_new_table_has_buckets_for_many_clients) {
+    double few = load_new_table(16);
+    assert_true(load_new_table(64) >= 0.95 * few);
+}
+
+
+/* Proves that an empty index uses at most 1/256 of the memory of a large pool. */
+TEST(the_size_of_an_empty_index_follows_from_the_pool) {
+    static const struct pool_size {
+        const char *uri;
+        unsigned bits;
+    } sizes[] = {{"local:16M", 4}, {"local:256M", 5}, {"local:512M", 6}, {"local:1G", 7}, {"local:2G", 7}};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        far_pool *pool;
+        far_session *session;
+        far_index *index;
+        assert_int_equal(far_pool_open(sizes[i].uri, NULL, &pool), 0);
+        assert_int_equal(far_session_open(pool, &session), 0);
+        assert_int_equal(far_index_create(session, "t", "shard", "", &index), 0);
+        assert_int_equal(shard_state_of(index)->b, sizes[i].bits);
+        far_index_close(index);
+        far_session_close(session);
+        far_pool_close(pool);
+    }
 }

@@ -204,11 +204,9 @@ static void gets_submitted_together_share_round_trips_on(const char *uri, const 
 /* Proves that gets which are submitted together share round trips. Gets of keys below level 1 continue alone. */
 TEST(gets_submitted_together_share_round_trips) {
     gets_submitted_together_share_round_trips_on("local:64M", "layout=pointer", 3);
-    gets_submitted_together_share_round_trips_on("local:64M", "layout=pointer,window_read=on", 6);
     /* this fabric tears READs at words */
     gets_submitted_together_share_round_trips_on("local:64M", "key_size=8,value_size=8", 3);
     gets_submitted_together_share_round_trips_on(SIM, "key_size=8,value_size=8", 2);
-    gets_submitted_together_share_round_trips_on(SIM, "key_size=8,value_size=8,window_read=on", 5);
     gets_submitted_together_share_round_trips_on("local:64M", "layout=pointer,partitions=1,bits=0,pair_read=off", 8);
 }
 

@@ -65,7 +65,7 @@ TEST(every_place_has_a_bit_of_its_own) {
 static uint32_t slots_word_by_word(uint64_t rem, const uint64_t *w) {
     uint32_t map = 0;
     for (unsigned i = 0; i < SHARD_I_SLOTS; i++)
-        map |= (uint32_t)shard_kw_matches(w[2 * i + 1], rem, false) << i;
+        map |= (uint32_t)((w[2 * i + 1] & SHARD_V) && shard_kw_rem(w[2 * i + 1]) == rem) << i;
     return map;
 }
 
@@ -75,7 +75,7 @@ TEST(slots_with_the_key_have_their_bit) {
     far_random_seed(&r, 2);
     for (unsigned n = 0; n < BUCKETS; n++) {
         uint64_t w[SHARD_WORDS], rem = far_random_below(&r, 2) << (SHARD_REM_BITS - 1) | far_random_below(&r, 2);
-        /* these words have different versions, choices and counters, and the bit V (live) differs, too */
+        /* these words have different versions, marks and counters, and the bit V (live) differs, too */
         for (unsigned i = 0; i < SHARD_WORDS; i++)
             w[i] = far_random_below(&r, 1024) << SHARD_REM_BITS | far_random_below(&r, 2) << (SHARD_REM_BITS - 1) |
                    far_random_below(&r, 2);

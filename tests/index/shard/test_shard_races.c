@@ -16,7 +16,7 @@ static void unlock_prefix_on(const variant *variant) {
         open_stage(&s, variant, 0, GROWING);
         begin_doubling(&s);
         start(&s.b, FAR_OP_PUT, key_with(&s.a, 0, 0), 20);
-        far_sim_hold *hold = stage_hold(&s.b, write_of(bucket_addr(&s.b, 0)));
+        far_sim_hold *hold = stage_hold(&s.b, rewrite_of(variant, bucket_addr(&s.b, 0)));
         uint32_t order[64];
         for (unsigned i = 0; i < units; i++)
             order[i] = i;
@@ -349,7 +349,7 @@ static void new_pair_takes_no_slot_of_one_that_leaves_on(const variant *variant)
         start(&s.c, FAR_OP_GET, k, 0);
         stage_stop_at(&s.c, at("shard:main_bucket_read"));
         start(&s.b, FAR_OP_INSERT, key_with(&s.a, 0, 2), 30);
-        far_sim_hold *hold = stage_hold(&s.b, write_of(parent));
+        far_sim_hold *hold = stage_hold(&s.b, rewrite_of(variant, parent));
         uint32_t order[8];
         for (unsigned i = 0; i < units; i++)
             order[i] = i;

@@ -151,8 +151,8 @@ TEST_VARIANTS_OF(a_write_during_a_split_that_has_begun, POINTERS);
 
 /* Inline layout. Proves that a delete clears the copy at level 2 before that at level 1. B's drain has written the pair
  * to level 1 and failed before it cleared level 2, and the pair at level 1 was updated. C deletes the key and fails
- * after its first WRITE. No client may find the old value. Fails if replace_or_delete (inline/write.c) clears the copy
- * at level 1 first. */
+ * after its first WRITE. No client may find the old value. Fails if delete_pair (inline/write.c) clears the copy at level
+ * 1 first. */
 static void a_delete_frees_the_old_pair_first_on(const variant *variant) {
     stage s;
     open_stage(&s, variant, 0, "slots=2,l2_slots=2,load=95,afs=1,share=1,idle_sweep=off");
@@ -186,3 +186,85 @@ static void a_delete_frees_the_old_pair_first_on(const variant *variant) {
     stage_close(&s);
 }
 TEST_VARIANTS_OF(a_delete_frees_the_old_pair_first, INLINE);
+
+
+/* B's write of the test below. */
+typedef struct change {
+    far_op_kind kind;
+    uint64_t before, after; /* value of the key before and after the change; 0: absent */
+} change;
+
+static const change changes[] = {{FAR_OP_INSERT, 0, 71}, {FAR_OP_UPDATE, 70, 71}, {FAR_OP_DELETE, 70, 0}};
+
+
+/* Matches a WRITE of a pair of the bucket. */
+static far_sim_match write_into(far_addr bucket) {
+    return (far_sim_match){.kind = FAR_SIM_WRITE, .from = bucket, .to = bucket + 8 * SHARD_I_H};
+}
+
+
+static far_addr fill_bucket(stage *s, const variant *variant, const change *c) {
+    open_stage(s, variant, 0, "slots=31,l2_slots=1,afs=1000000");
+    put(&s->a, number(1), 1);
+    put(&s->a, number(2), 2);
+    if (c->before)
+        put(&s->a, number(7), c->before);
+    return bucket_addr(&s->a, 0);
+}
+
+
+static void assert_all_there(stage *s, uint64_t value) {
+    assert_int_equal(get(&s->a, number(7)), value);
+    assert_int_equal(get(&s->a, number(1)), 1);
+    assert_int_equal(get(&s->a, number(2)), 2);
+    assert_int_equal(get(&s->a, number(8)), 80);
+    stage_tear_down(s);
+}
+
+
+/* Race H40 (docs/races/shard.md). Proves that a lock is free only after the change is visible. Only the first `units`
+ * granules of B's WRITE of its change and of the unlock are visible. C must wait for the lock, and A must read the old or
+ * the new value. Fails if write_and_unlock (inline/write.c) frees the lock by an earlier WRITE. */
+static void a_change_is_visible_before_its_unlock_on(const variant *variant) {
+    for (unsigned i = 0; i < sizeof(changes) / sizeof(changes[0]); i++)
+        for (unsigned units = 0; units < 2; units++) {
+            stage s;
+            const change *c = &changes[i];
+            far_addr bucket = fill_bucket(&s, variant, c);
+            start(&s.b, c->kind, number(7), 71);
+            far_sim_hold *hold = stage_hold(&s.b, write_into(bucket));
+            if (units < far_sim_hold_units(hold) && units)
+                assert_int_equal(far_sim_release_units(hold, (const uint32_t[]){0}, 1), 0);
+            start(&s.c, FAR_OP_INSERT, number(8), 80);
+            far_sim_run_for(s.world, 100000);
+            assert_false(s.c.ended);
+            uint64_t now = get(&s.a, number(7));
+            assert_true(now == c->before || now == c->after);
+            far_sim_release(hold);
+            assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+            assert_true(s.b.result == 0 && s.c.result == 0);
+            assert_all_there(&s, c->after);
+        }
+}
+TEST_VARIANTS_OF(a_change_is_visible_before_its_unlock, INLINE);
+
+
+/* Race H40. Proves that a client that fails in the WRITE of its change and of the unlock leaves a locked bucket with all
+ * other pairs, which C then unlocks. */
+static void a_failure_in_the_write_of_a_change_on(const variant *variant) {
+    for (unsigned i = 0; i < sizeof(changes) / sizeof(changes[0]); i++)
+        for (unsigned units = 0; units < 3; units++) {
+            stage s;
+            const change *c = &changes[i];
+            far_addr bucket = fill_bucket(&s, variant, c);
+            start(&s.b, c->kind, number(7), 71);
+            far_sim_kill_at(s.b.client, write_into(bucket), units);
+            far_sim_run(s.world);
+            assert_true(far_sim_killed(s.b.pool->fabric));
+            uint64_t now = get(&s.a, number(7));
+            assert_true(now == c->before || now == c->after);
+            assert_int_equal(insert(&s.c, number(8), 80), 0);
+            assert_all_there(&s, now);
+        }
+}
+TEST_VARIANTS_OF(a_failure_in_the_write_of_a_change, INLINE);

@@ -159,7 +159,7 @@ static void an_old_copy_is_no_observation_on(const variant *variant) {
     assert_int_equal(get(&s.c, k), 11);
     put(&s.b, key_with(&s.a, 0, 1), 12);
     start(&s.b, FAR_OP_PUT, key_with(&s.a, 0, 0), 20);
-    far_sim_hold *hold = stage_hold(&s.b, write_of(bucket_addr(&s.a, 0)));
+    far_sim_hold *hold = stage_hold(&s.b, rewrite_of(variant, bucket_addr(&s.a, 0)));
     put(&s.a, k, 21);
     start(&s.a, FAR_OP_INSERT, key_with(&s.a, 1, 1), 22);
     stage_stop_at(&s.a, at("shard:insert")); /* in the bucket that k has moved to */

@@ -1,5 +1,5 @@
-/* Scans of SMART in descending key order, and scans that READ one node at a time (single_steps=on), which READ DIR nodes
- * in parts. The tests compare every scan with a sorted list of keys, and drive the interleavings of
+/* Scans of SMART in descending key order, and scans that READ one node at a time (single_steps=on), which READ DIR
+ * nodes in parts. The tests compare every scan with a sorted list of keys, and drive the interleavings of
  * docs/races/smart.md. */
 #include "base/random.h"
 #include "smart_rig.h"
@@ -32,8 +32,8 @@ static void add_key(text_keys *keys, const char *key) {
 }
 
 
-/* Makes keys of which many are prefixes of others, keys with a long common prefix, and more keys below one prefix than a
- * list has slots. */
+/* Makes keys of which many are prefixes of others, keys with a long common prefix, and more keys below one prefix than
+ * a list has slots. */
 static void make_keys(text_keys *keys) {
     far_random random;
     char key[16];
@@ -222,8 +222,8 @@ static void assert_scanned(const stage_actor *by, bool backward, const char *gon
 
 /* B has READ a part of the slots of a DIR node. Before B READs the remainder, A inserts a key next to the first key,
  * which B has passed, and one next to the last key, and deletes a key of the remainder. B returns the second new key,
- * not the first one, and each other key once. Fails if push_remainder (scan_nodes.c) leaves slots that B has used in the
- * remainder: B then returns their keys a second time, and the first new key behind its place. */
+ * not the first one, and each other key once. Fails if push_remainder (scan_nodes.c) leaves slots that B has used in
+ * the remainder: B then returns their keys a second time, and the first new key behind its place. */
 TEST(a_slot_is_used_once_although_a_node_is_read_in_parts) {
     for (unsigned backward = 0; backward < 2; backward++) {
         open_stage("single_steps=on", NULL);
@@ -244,8 +244,8 @@ TEST(a_slot_is_used_once_although_a_node_is_read_in_parts) {
 }
 
 
-/* The header of a node does not contain a long prefix as a whole, so a scan takes the prefix from the key of a leaf below
- * the node. The bounds of these scans are keys of which the node's prefix is no prefix. Fails if find_side
+/* The header of a node does not contain a long prefix as a whole, so a scan takes the prefix from the key of a leaf
+ * below the node. The bounds of these scans are keys of which the node's prefix is no prefix. Fails if find_side
  * (scan_nodes.c) is not called for the upper bound: a scan then returns keys that follow it. */
 TEST(a_long_prefix_is_compared_with_both_bounds) {
     static const char *const options[] = {"single_steps=on", "single_steps=off"};

@@ -153,8 +153,8 @@ TEST(without_a_cache_a_scan_takes_a_round_trip_per_level) {
 }
 
 
-/* A scan in descending order takes at most 1.2 times the round trips and READs of a scan in ascending order, with a cache
- * and without one. */
+/* A scan in descending order takes at most 1.2 times the round trips and READs of a scan in ascending order, with a
+ * cache and without one. */
 TEST(a_backward_scan_costs_as_much_as_a_forward_scan) {
     static const char *const options[] = {NULL, "cache=off"};
     for (unsigned i = 0; i < 2; i++) {

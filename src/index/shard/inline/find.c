@@ -6,18 +6,33 @@
 #include <string.h>
 
 
+static shard_hit hit_at(const shard_op *op, uint32_t map) {
+    unsigned slot = (unsigned)__builtin_ctz(map);
+    return (shard_hit){.addr = op->main->addr + 16ull * slot,
+                       .slot = (int)slot,
+                       .level = 1,
+                       .word = op->main->w[2 * slot + 1],
+                       .value = op->main->w[2 * slot]};
+}
+
+
 bool shard_i_find_l1(const shard_op *op, shard_hit *hit) {
     uint32_t map = shard_i_match_map(op->st->wide, shard_rem(op, -1), op->main->w);
     if (map == 0)
         return false;
-    unsigned slot = (unsigned)__builtin_ctz(map);
-    *hit = (shard_hit){.addr = op->main->addr + 16ull * slot,
-                       .slot = (int)slot,
-                       .level = 1,
-                       .generation = shard_main_version(op),
-                       .word = op->main->w[2 * slot + 1],
-                       .value = op->main->w[2 * slot]};
+    *hit = hit_at(op, map);
+    hit->generation = shard_main_version(op);
     return true;
+}
+
+
+bool shard_i_find_in_half(const shard_op *op, shard_hit *hit) {
+    const uint32_t half = ((1u << SHARD_I_HALF) - 1) << shard_i_half(op) * SHARD_I_HALF;
+    uint32_t map = shard_i_match_map(op->st->wide, shard_rem(op, -1), op->main->w) & half;
+    if (map == 0)
+        return false;
+    *hit = hit_at(op, map);
+    return !(hit->word & SHARD_I_LEAVING);
 }
 
 

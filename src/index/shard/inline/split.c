@@ -1,6 +1,6 @@
 /* Inline layout: splits a bucket at version d-1, whose lock is held, into a parent and a child at version d, and
- * finishes the splits of failed clients. A split takes one round trip: WRITE of the header H with the mark MOVING,
- * WRITE of the child, WRITE of the parent.
+ * finishes the splits of failed clients. A split takes one round trip: WRITE of the parent with the marks MOVING (header
+ * H) and LEAVING (pairs that move), WRITE of the child, WRITE of the parent.
  *
  * The words of a WRITE become visible in ascending order. The last two words of a bucket are its header H and its lock
  * word K. Therefore the child's H shows that the child's pairs are written, and the child's K shows that the child may
@@ -10,6 +10,8 @@
 #include "pool/format/clients.h"
 
 #include <string.h>
+
+enum { ANNOUNCED_BYTES = 8 * (SHARD_I_H + 1) }; /* the part of the parent that announces a split: all but the lock K */
 
 
 /* Returns true if the pair leaves the bucket at version d. The hash bit that decides is part of the remainder. */
@@ -38,6 +40,17 @@ static void build_parent(const shard_state *st, const uint64_t *from, unsigned d
             here ? shard_kw(d, false, shard_kw_gen(kw), shard_kw_rem(kw)) : shard_kw_empty(d, shard_kw_gen(kw));
     }
     finish_half(from, d, to);
+}
+
+
+/* Builds the image that announces the split: the parent with the mark MOVING in its header and the mark LEAVING in each
+ * pair that moves. It ends with the header, so that it does not change the lock. */
+static void build_announcement(const shard_state *st, const uint64_t *from, unsigned d, uint64_t *to) {
+    memcpy(to, from, ANNOUNCED_BYTES);
+    for (unsigned i = 0; i < SHARD_I_SLOTS; i++)
+        if ((from[2 * i + 1] & SHARD_V) && !shard_kw_stamp_is(from[2 * i + 1], d) && pair_moves(st, from[2 * i + 1], d))
+            to[2 * i + 1] |= SHARD_I_LEAVING;
+    to[SHARD_I_H] |= SHARD_MOVING;
 }
 
 
@@ -111,16 +124,17 @@ static void apply_own_change(shard_own_change *own, unsigned d, uint64_t *child,
 static int write_halves(far_task *t, shard_state *st, const shard_partition *part, const shard_image *parent,
                         far_addr child, shard_own_change *own) {
     unsigned d = shard_header_v(parent->w[SHARD_I_H]) + 1;
-    uint64_t *images = far_scratch(t, 2 * SHARD_BUCKET_BYTES), moving = parent->w[SHARD_I_H] | SHARD_MOVING;
+    uint64_t *images = far_scratch(t, 3 * SHARD_BUCKET_BYTES), *announcement = images + 2 * SHARD_WORDS;
     int err;
     if (!images)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
+    build_announcement(st, parent->w, d, announcement);
     build_child(st, part, parent, d, images);
     build_parent(st, parent->w, d, images + SHARD_WORDS);
     if (own)
         apply_own_change(own, d, images, images + SHARD_WORDS, parent->w);
     far_point(t, "shard:write_halves");
-    far_write(t, parent->addr + 8 * SHARD_I_H, &moving, 8);
+    far_write(t, parent->addr, announcement, ANNOUNCED_BYTES);
     if (!st->combining && (err = far_wait(t)) < 0)
         return err;
     if (child)

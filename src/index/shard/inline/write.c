@@ -35,11 +35,23 @@ int shard_i_unlock(shard_op *op, const shard_image *image) {
 }
 
 
+/* Writes the words of the locked main bucket from `first` on, as they are in the image, and frees the lock, which is the
+ * last word. So a change and the unlock are one WRITE, whose words become visible in rising order. The words between
+ * them do not change: the image was read under the lock, and only the holder of the lock writes to the bucket. */
+static int write_and_unlock(shard_op *op, unsigned first) {
+    op->main->w[SHARD_I_K] = SHARD_K_FREE;
+    int err = far_write_now(op->t, op->main->addr + 8 * first, &op->main->w[first], 8 * (SHARD_WORDS - first));
+    shard_release_latch(op);
+    return err;
+}
+
+
 int shard_i_find_free_slot(const shard_op *op, const uint64_t *w) {
-    /* a cache line has four slots, so this is the first slot of the key's start line */
+    /* A cache line has four slots, so this is the first slot of the key's start line. All slots of this half of the
+     * bucket precede those of the other half. */
     unsigned start = shard_start_line(op) * 4;
-    for (unsigned i = 0; i < 32; i++) {
-        unsigned slot = (start + i) % 32;
+    for (unsigned i = 0; i < 2 * SHARD_I_HALF; i++) {
+        unsigned slot = (start + i) % SHARD_I_HALF + ((start + i / SHARD_I_HALF * SHARD_I_HALF) & SHARD_I_HALF);
         if (slot < op->st->slots && shard_kw_is_empty(w[2 * slot + 1]))
             return (int)slot;
     }
@@ -184,24 +196,71 @@ static void seal_value(shard_op *op, pending_write *c, uint64_t *value) {
 }
 
 
-static int insert_pair(shard_op *op, pending_write *c) {
-    int slot = shard_i_find_free_slot(op, op->main->w), err = 1;
-    unsigned words = 2;
-    uint64_t pair[3], value;
+static int insert_below_level_1(shard_op *op, uint64_t value) {
+    unsigned words;
+    uint64_t pair[3];
     far_addr at;
-    seal_value(op, c, &value);
-    if (slot < 0 && (err = shard_i_place_in_overflow(op, value, &at, pair, &words)) < 0)
+    int err = shard_i_place_in_overflow(op, value, &at, pair, &words);
+    if (err < 0)
         return err;
-    if (slot >= 0) {
-        at = op->main->addr + 16ull * (unsigned)slot;
-        pair[0] = value;
-        pair[1] = shard_kw(op->d, false, shard_kw_gen(op->main->w[2 * slot + 1]) + 1, shard_rem(op, -1));
-    }
     far_point(op->t, "shard:insert");
     if (words)
         far_write_ahead(op->t, at, pair, 8 * words);
-    err = shard_i_unlock(op, op->main);
+    return shard_i_unlock(op, op->main);
+}
+
+
+static int insert_into_slot(shard_op *op, unsigned slot, uint64_t value) {
+    uint64_t *pair = &op->main->w[2 * slot], empty = pair[1];
+    pair[0] = value;
+    pair[1] = shard_kw(op->d, false, shard_kw_gen(empty) + 1, shard_rem(op, -1));
+    far_point(op->t, "shard:insert");
+    int err = write_and_unlock(op, 2 * slot);
+    pair[1] = empty; /* add_sample (load_factor.c) counts the keys that were in the bucket before this insert */
+    return err;
+}
+
+
+static int insert_pair(shard_op *op, pending_write *c) {
+    int slot = shard_i_find_free_slot(op, op->main->w);
+    uint64_t value;
+    seal_value(op, c, &value);
+    int err = slot < 0 ? insert_below_level_1(op, value) : insert_into_slot(op, (unsigned)slot, value);
     return err < 0 ? err : SHARD_DONE;
+}
+
+
+/* Deletes a key from level 1, if it is there (`above`), and its copies at levels 2 and 3. */
+static int delete_pair(shard_op *op, const shard_hit *above, const shard_hit *hits, unsigned count) {
+    unsigned first = above ? 2 * (unsigned)above->slot + 1 : SHARD_I_H;
+    int err = add_copy_clears(op, hits, count);
+    if (err < 0)
+        return err;
+    if (above)
+        op->main->w[first] = shard_kw_empty(op->d, shard_kw_gen(above->word));
+    /* The header is written after the WRITEs that free the copies. If the client fails in between, the filter has an
+     * unnecessary bit, which is harmless. */
+    shard_uncount_overflow(op, &op->main->w[SHARD_I_H], hits, count);
+    far_point(op->t, "shard:replace");
+    return write_and_unlock(op, first);
+}
+
+
+/* Writes the new value of a key that is only at levels 2 and 3, and frees the older copies. */
+static int update_below_level_1(shard_op *op, uint64_t value, const shard_hit *hits, unsigned count) {
+    int err = add_copy_clears(op, hits, count - 1);
+    if (err < 0)
+        return err;
+    far_write_ahead(op->t, hits[count - 1].addr, &value, 8);
+    far_point(op->t, "shard:replace");
+    return shard_i_unlock(op, op->main);
+}
+
+
+static int update_slot(shard_op *op, unsigned slot, uint64_t value) {
+    op->main->w[2 * slot] = value;
+    far_point(op->t, "shard:replace");
+    return write_and_unlock(op, 2 * slot);
 }
 
 
@@ -209,29 +268,14 @@ static int insert_pair(shard_op *op, pending_write *c) {
  * older generation first). */
 static int replace_or_delete(shard_op *op, pending_write *c, const shard_hit *above, const shard_hit *hits,
                              unsigned count) {
-    const shard_hit *last = above ? above : &hits[count - 1];
-    uint64_t value, kw;
+    uint64_t value;
     int err;
     if (c->how == FAR_OP_DELETE) {
-        if ((err = add_copy_clears(op, hits, count)) < 0)
-            return err;
-        kw = above ? shard_kw_empty(op->d, shard_kw_gen(above->word)) : 0;
-        if (above)
-            far_write(op->t, above->addr + 8, &kw, 8);
-        /* The header is written after the WRITEs that free the copies. If the client fails in between, the filter has
-         * an unnecessary bit, which is harmless. */
-        if (count) {
-            shard_uncount_overflow(op, &op->main->w[SHARD_I_H], hits, count);
-            far_write(op->t, op->main->addr + 8 * SHARD_I_H, &op->main->w[SHARD_I_H], 8);
-        }
+        err = delete_pair(op, above, hits, count);
     } else {
         seal_value(op, c, &value);
-        if (!above && (err = add_copy_clears(op, hits, count - 1)) < 0)
-            return err;
-        far_write_ahead(op->t, last->addr, &value, 8);
+        err = above ? update_slot(op, (unsigned)above->slot, value) : update_below_level_1(op, value, hits, count);
     }
-    far_point(op->t, "shard:replace");
-    err = shard_i_unlock(op, op->main);
     return err < 0 ? err : SHARD_DONE;
 }
 
