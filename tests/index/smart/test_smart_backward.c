@@ -283,8 +283,8 @@ static far_addr make_empty_subtree(const char *options) {
 
 
 /* B's scan finds no leaf below a node whose prefix it must know, so it cannot compare the node with a bound. Before B
- * READs the node's child, C inserts a key there, which is outside of the range. B does not return it. Fails if B
- * visits the children of the node as if their keys were inside the range. */
+ * READs the node's child, C inserts a key there, which is outside of the range. B does not return it. Fails if
+ * find_children_in_range (scan_nodes.c) takes the children of the node for keys inside the range. */
 TEST(a_subtree_without_leaves_that_gets_a_key_outside_of_the_range) {
     static const char *const options[] = {"single_steps=on", "single_steps=off", "single_steps=off,cache=off"};
     for (unsigned i = 0; i < 6; i++) {
