@@ -49,7 +49,7 @@ int smart_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
     p->each_leaf = give_pair;
     /* The traversal also visits the leaf of a bound that is excluded. */
     bool skips_first = scan->backward ? scan->bounded && !scan->to_included : scan->after;
-    p->wanted = scan->wanted + (scan->wanted && skips_first);
+    p->wanted = scan->wanted + (skips_first && scan->wanted < SIZE_MAX);
     p->bounded = scan->bounded;
     p->backward = scan->backward;
     p->steps_singly = smart_state_of(index)->single_steps;

@@ -298,12 +298,14 @@ static int find_side(smart_op *bound, const smart_item *item, const smart_node *
 static int find_children_in_range(smart_traversal *p, expansion *x, bool *is_whole) {
     int low = 1, high = -1, err = 0;
     smart_item *item = &x->item;
-    /* A subtree without keys counts as inside the range, so that a walk reports the node; the previous traversal may
-     * not have reported it. */
+    /* A scan leaves out a subtree without keys. If it did not, it would return a key that another client inserts there
+     * before the traversal READs the nodes below, on either side of the bound. For a walk or a check, such a subtree
+     * counts as inside the range, so that its nodes are reported; the previous traversal may not have reported them. */
+    int inside = p->each_node || p->each_node_once ? 1 : -1;
     if (item->on_low)
-        err = find_side(&p->op, item, &x->node, 1, &low);
+        err = find_side(&p->op, item, &x->node, inside, &low);
     if (item->on_high && err >= 0)
-        err = find_side(&p->high, item, &x->node, -1, &high);
+        err = find_side(&p->high, item, &x->node, -inside, &high);
     if (err < 0 || low < 0 || high > 0)
         return err;
     /* The prefix of this node is a prefix of the bound at which the traversal begins. With the node in the cache, the

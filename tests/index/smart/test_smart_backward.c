@@ -264,6 +264,52 @@ TEST(a_long_prefix_is_compared_with_both_bounds) {
 }
 
 
+#define LONG_PREFIX "naaaaaaaaaaaaaaaa"
+
+/* Makes a node whose header does not contain its long prefix as a whole. Its only child is a node without children,
+ * which A is about to unlink. Returns the address of the child. */
+static far_addr make_empty_subtree(const char *options) {
+    uint32_t bytes = 128; /* of a smallest list */
+    open_stage(options, NULL);
+    put_all(a, "n0 nz " LONG_PREFIX "x " LONG_PREFIX "b1");
+    far_sim_on_verb(s.world, note_written, &bytes);
+    stage_write(a, LONG_PREFIX "b2", V1);
+    far_sim_on_verb(s.world, NULL, NULL);
+    stage_delete(a, LONG_PREFIX "x");
+    stage_delete(a, LONG_PREFIX "b1");
+    run_until_point(a, "smart:merge", FAR_OP_DELETE, LONG_PREFIX "b2", NULL);
+    return written;
+}
+
+
+/* B's scan finds no leaf below a node whose prefix it must know, so it cannot compare the node with a bound. Before B
+ * READs the node's child, C inserts a key there, which is outside of the range. B does not return it. Fails if
+ * find_children_in_range (scan_nodes.c) takes the children of the node for keys inside the range. */
+TEST(a_subtree_without_leaves_that_gets_a_key_outside_of_the_range) {
+    static const char *const options[] = {"single_steps=on", "single_steps=off", "single_steps=off,cache=off"};
+    for (unsigned i = 0; i < 6; i++) {
+        bool backward = i % 2;
+        char keys[STAGE_VALUE_MAX];
+        for (unsigned high = 0; high < 2; high++) {
+            far_addr child = make_empty_subtree(options[i / 2]);
+            b->to = high ? "na" : "nzz";
+            start_scan(b, high ? "n0" : "nab", backward);
+            /* B READs the child while it searches for a leaf. A second READ would take its children for the scan. */
+            far_sim_stop_before(b->client,
+                                (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .from = child, .to = child + 128});
+            far_sim_run_client(b->client);
+            stage_write(c, LONG_PREFIX "b3", V2);
+            if (!b->ended)
+                stage_finish(b);
+            assert_string_equal(stage_scanned(b, keys), high ? "n0" : "nz");
+            b->to = NULL;
+            stage_finish(a);
+            stage_close(&s);
+        }
+    }
+}
+
+
 /* A has deleted the last key, and its slot still names the DEAD leaf. B's scan in descending order leaves it out, and
  * returns the key after A has inserted it again. */
 TEST(a_backward_scan_leaves_out_deleted_keys) {

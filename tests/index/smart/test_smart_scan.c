@@ -166,3 +166,28 @@ TEST(a_backward_scan_costs_as_much_as_a_forward_scan) {
         close_tree(&t);
     }
 }
+
+
+static uint64_t reads_of_all_pairs(tree *t, size_t limit) {
+    far_stats before, after;
+    unsigned pairs = 0;
+    far_session_stats(t->session, &before);
+    assert_int_equal(far_scan(t->session, t->index, NULL, 0, NULL, 0, limit, count_pair, &pairs), RECORDS);
+    far_session_stats(t->session, &after);
+    assert_int_equal(pairs, RECORDS);
+    return far_stats_diff(&after, &before).reads;
+}
+
+
+/* In single steps, a scan without a limit takes as few READs as one with a limit that it does not reach. Fails if
+ * smart_scan (scan.c) adds a pair to the unlimited number of pairs of the second chunk, because zero pairs are wanted
+ * then, and each READ of slots gets few of them. */
+TEST(a_scan_without_a_limit_reads_large_parts_of_nodes) {
+    tree t;
+    open_tree(&t, "u64", "single_steps=on");
+    uint64_t limited = reads_of_all_pairs(&t, 2 * RECORDS), unlimited = reads_of_all_pairs(&t, 0);
+    print_message("%llu READs with a limit, %llu without\n", (unsigned long long)limited,
+                  (unsigned long long)unlimited);
+    assert_true(unlimited <= limited);
+    close_tree(&t);
+}
