@@ -31,10 +31,8 @@ bool dolphin_first_key_beyond(const uint8_t *prefix, unsigned depth, unsigned hi
 }
 
 
-/* Returns true if a client failed after it had linked new leaves for the upper part of this leaf. `hi` is the last
- * position for which the node still names this leaf. */
-static bool leaf_is_half_replaced(const dolphin_leaf *leaf, unsigned hi) {
-    return (dolphin_spear(leaf) & DOLPHIN_FROZEN) && hi < dolphin_ident_hi(dolphin_ident(leaf));
+static bool leaf_is_frozen(const dolphin_leaf *leaf) {
+    return dolphin_spear(leaf) & DOLPHIN_FROZEN;
 }
 
 
@@ -47,17 +45,22 @@ static bool leaf_is_half_replaced(const dolphin_leaf *leaf, unsigned hi) {
  * because the blocks were linked while the operation held its pin, so their memory was not reused. */
 uint64_t dolphin_moved_slots(const dolphin_leaf *leaf, unsigned hi) {
     const uint64_t *cut = leaf->image + DOLPHIN_LEAF_CUT / 8;
-    return leaf_is_half_replaced(leaf, hi) && hi < cut[0] ? cut[1] : 0;
+    return leaf_is_frozen(leaf) && hi < cut[0] ? cut[1] : 0;
 }
 
 
-/* Selects the keys of the leaf that are in the range and have positions up to `hi`. */
+/* Selects the keys of the leaf that are in the range. From a frozen leaf it selects only keys with positions up to `hi`:
+ * a client may have failed after it had linked new leaves for the upper part of this leaf. The interval in the header
+ * does not show that reliably. If the READ copied the header after another client had narrowed the leaf, the interval
+ * ends at `hi`, although the key words, which the READ copied before, contain the moved keys. A leaf that is not frozen
+ * contains no other keys, because a narrowed leaf stays frozen until such READs are over (wait_for_readers in
+ * recover.c). */
 static void select_keys(const dolphin_leaf *leaf, const dolphin_pairs *pairs, unsigned hi, const dolphin_range *range,
                         selection *wanted) {
     *wanted = (selection){.last = UINT64_MAX, .left_out = dolphin_moved_slots(leaf, hi), .range = range};
     if (range)
         dolphin_range_order_words(range, pairs->key, pairs->depth, &wanted->first, &wanted->last);
-    if (leaf_is_half_replaced(leaf, hi) && dolphin_last_order_word(hi) < wanted->last)
+    if (leaf_is_frozen(leaf) && dolphin_last_order_word(hi) < wanted->last)
         wanted->last = dolphin_last_order_word(hi);
 }
 
