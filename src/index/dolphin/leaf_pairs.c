@@ -237,6 +237,16 @@ static void sort_by_whole_keys(dolphin_pairs *pairs) {
 }
 
 
+/* Returns true if the sorted pairs belong to the interval of the leaf. If damage has changed a key word, the key may
+ * belong to another leaf, and a scan that returned it would return the keys of that leaf out of order. */
+static bool pairs_are_in_interval(const dolphin_pairs *pairs) {
+    uint64_t ident = dolphin_ident(pairs->leaf);
+    unsigned lo = dolphin_ident_lo(ident), hi = dolphin_ident_hi(ident);
+    return pairs->count == 0 || ((lo == 0 || pairs->pair[0].order > dolphin_last_order_word(lo - 1)) &&
+                                 pairs->pair[pairs->count - 1].order <= dolphin_last_order_word(hi));
+}
+
+
 /* Keeps only the pair that is nearest to the cursor, and all pairs with the same order word. */
 static void keep_nearest_pairs(dolphin_pairs *pairs, bool backward) {
     uint64_t nearest = pairs->pair[0].order;
@@ -280,6 +290,8 @@ int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *
         keep_nearest_pairs(pairs, range->backward);
     if (sort_by_order_words(pairs))
         sort_by_whole_keys(pairs);
+    if (range && !pairs_are_in_interval(pairs))
+        return dolphin_fail_corrupt(op->index, leaf->addr, "leaf");
     if (range && range->backward)
         reverse_pairs(pairs->pair, pairs->count);
     return 0;
