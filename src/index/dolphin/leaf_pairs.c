@@ -31,10 +31,8 @@ bool dolphin_first_key_beyond(const uint8_t *prefix, unsigned depth, unsigned hi
 }
 
 
-/* Returns true if a client failed after it had linked new leaves for the upper part of this leaf. `hi` is the last
- * position for which the node still names this leaf. */
-static bool leaf_is_half_replaced(const dolphin_leaf *leaf, unsigned hi) {
-    return (dolphin_spear(leaf) & DOLPHIN_FROZEN) && hi < dolphin_ident_hi(dolphin_ident(leaf));
+static bool leaf_is_frozen(const dolphin_leaf *leaf) {
+    return dolphin_spear(leaf) & DOLPHIN_FROZEN;
 }
 
 
@@ -47,17 +45,22 @@ static bool leaf_is_half_replaced(const dolphin_leaf *leaf, unsigned hi) {
  * because the blocks were linked while the operation held its pin, so their memory was not reused. */
 uint64_t dolphin_moved_slots(const dolphin_leaf *leaf, unsigned hi) {
     const uint64_t *cut = leaf->image + DOLPHIN_LEAF_CUT / 8;
-    return leaf_is_half_replaced(leaf, hi) && hi < cut[0] ? cut[1] : 0;
+    return leaf_is_frozen(leaf) && hi < cut[0] ? cut[1] : 0;
 }
 
 
-/* Selects the keys of the leaf that are in the range and have positions up to `hi`. */
+/* Selects the keys of the leaf that are in the range. From a frozen leaf it selects only keys with positions up to `hi`:
+ * a client may have failed after it had linked new leaves for the upper part of this leaf. The interval in the header
+ * does not show that reliably. If the READ copied the header after another client had narrowed the leaf, the interval
+ * ends at `hi`, although the key words, which the READ copied before, contain the moved keys. A leaf that is not frozen
+ * contains no other keys, because a narrowed leaf stays frozen until such READs are over (wait_for_readers in
+ * recover.c). */
 static void select_keys(const dolphin_leaf *leaf, const dolphin_pairs *pairs, unsigned hi, const dolphin_range *range,
                         selection *wanted) {
     *wanted = (selection){.last = UINT64_MAX, .left_out = dolphin_moved_slots(leaf, hi), .range = range};
     if (range)
         dolphin_range_order_words(range, pairs->key, pairs->depth, &wanted->first, &wanted->last);
-    if (leaf_is_half_replaced(leaf, hi) && dolphin_last_order_word(hi) < wanted->last)
+    if (leaf_is_frozen(leaf) && dolphin_last_order_word(hi) < wanted->last)
         wanted->last = dolphin_last_order_word(hi);
 }
 
@@ -234,6 +237,16 @@ static void sort_by_whole_keys(dolphin_pairs *pairs) {
 }
 
 
+/* Returns true if the sorted pairs belong to the interval of the leaf. If damage has changed a key word, the key may
+ * belong to another leaf, and a scan that returned it would return the keys of that leaf out of order. */
+static bool pairs_are_in_interval(const dolphin_pairs *pairs) {
+    uint64_t ident = dolphin_ident(pairs->leaf);
+    unsigned lo = dolphin_ident_lo(ident), hi = dolphin_ident_hi(ident);
+    return pairs->count == 0 || ((lo == 0 || pairs->pair[0].order > dolphin_last_order_word(lo - 1)) &&
+                                 pairs->pair[pairs->count - 1].order <= dolphin_last_order_word(hi));
+}
+
+
 /* Keeps only the pair that is nearest to the cursor, and all pairs with the same order word. */
 static void keep_nearest_pairs(dolphin_pairs *pairs, bool backward) {
     uint64_t nearest = pairs->pair[0].order;
@@ -277,6 +290,8 @@ int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *
         keep_nearest_pairs(pairs, range->backward);
     if (sort_by_order_words(pairs))
         sort_by_whole_keys(pairs);
+    if (range && !pairs_are_in_interval(pairs))
+        return dolphin_fail_corrupt(op->index, leaf->addr, "leaf");
     if (range && range->backward)
         reverse_pairs(pairs->pair, pairs->count);
     return 0;

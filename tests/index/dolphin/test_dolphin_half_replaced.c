@@ -309,6 +309,51 @@ TEST_OF_BOTH_INSERTS(narrowed_leaf_of_two_failed_clients) {
 }
 
 
+/* Lets C scan all keys. C's READ of the old leaf copies these units of memory and is then stopped. B puts a key into
+ * the leaf; it narrows the leaf, and waits for readers. Then C continues. Asserts that C has returned these keys. In the end, B
+ * fails. */
+static void narrow_during_a_scan(far_addr leaf, const uint32_t units[], uint32_t count, const char *put,
+                                 const char *keys) {
+    stage_start(c, FAR_OP_SCAN, "n", NULL);
+    far_sim_hold *hold = stage_hold(c, (far_sim_match){.kind = FAR_SIM_READ, .from = leaf, .to = leaf + 96});
+    assert_int_equal(far_sim_release_units(hold, units, count), 0);
+    stage_start(b, FAR_OP_PUT, put, V3);
+    stage_stop_at(b, (far_sim_match){.point = "dolphin:wait_for_readers"});
+    assert_true((*memory_at(leaf) & DOLPHIN_FROZEN) && (memory_at(leaf)[1] & DOLPHIN_NARROWED));
+    far_sim_release(hold);
+    stage_finish(c);
+    char text[STAGE_VALUE_MAX];
+    assert_string_equal(stage_scanned(c, text), keys);
+    stage_kill(&s, b);
+}
+
+
+/* Race A34. C's READ has copied the key words of the old leaf before B narrows it, and copies the header afterwards. So
+ * C's image has the smaller interval and still contains nc and nd. C must return these keys from the new leaf, once and
+ * with their new values. Fails if select_keys (leaf_pairs.c) takes keys beyond `hi` from a frozen leaf with this
+ * interval. */
+TEST_OF_BOTH_INSERTS(scan_of_a_leaf_that_is_being_narrowed) {
+    static const uint32_t kwords[] = {8, 9};
+    far_addr leaf = make_half_replaced_leaf("atomic_bytes=8", true);
+    c->to = "nca";
+    narrow_during_a_scan(leaf, kwords, 2, "nba", "na nb nc");
+    assert_memory_equal(c->value, V2, 8);
+    stage_close(&s);
+}
+
+
+/* Race A34. As in the test above, but the moved keys have key blocks, and one of these blocks was reused. C must not
+ * READ the blocks. Fails if dolphin_moved_slots (leaf_pairs.c) ignores `moved` in a frozen leaf that is narrowed. */
+TEST_OF_BOTH_INSERTS(key_blocks_of_a_leaf_that_is_being_narrowed) {
+    static const uint32_t slots[] = {1};
+    char colliding_key[32];
+    far_addr leaf = make_half_deepened_leaf(2);
+    reuse_key_block(leaf, colliding_key);
+    narrow_during_a_scan(leaf, slots, 1, "nka", "na nb " UPPER " nme" TAIL);
+    stage_close(&s);
+}
+
+
 static int ignore_object(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size) {
     (void)walk, (void)index, (void)type, (void)addr, (void)size;
     return 0;

@@ -371,3 +371,27 @@ TEST_OF_BOTH_INSERTS(backward_scan_passes_a_torn_null) {
     assert_true(scanned_backward(b, "nna nnb"));
     stage_close(&s);
 }
+
+
+/* Damage has changed a key word, so a leaf contains a key that belongs to a leaf which the scan visits later. The scan
+ * must fail instead of returning keys out of order. Fails without pairs_are_in_interval (leaf_pairs.c). */
+TEST_OF_BOTH_INSERTS(scan_of_a_leaf_with_a_foreign_key) {
+    static const char *const foreign_keys[] = {"nz", "n"};
+    for (unsigned backward = 0; backward < 2; backward++) {
+        far_bytes foreign_key = {foreign_keys[backward], strlen(foreign_keys[backward])};
+        open_stage(SLOTS2, NULL);
+        put_all(a, FIVE);
+        far_addr leaf = dolphin_entry_addr(leaf_entry("nb", 1));
+        *memory_at(dolphin_kword_addr(leaf, 0)) =
+            dolphin_kword_with_state(dolphin_inline_kword(foreign_key, 1), DOLPHIN_SLOT_LIVE);
+        if (backward) {
+            stage_set(b, FAR_OP_SCAN, "n", NULL);
+            run_backward_scan(b);
+        } else
+            stage_do(b, FAR_OP_SCAN, "n", NULL);
+        assert_int_equal(b->result, FAR_ERR_CORRUPT);
+        *memory_at(dolphin_kword_addr(leaf, 0)) =
+            dolphin_kword_with_state(dolphin_inline_kword((far_bytes){"nb", 2}, 1), DOLPHIN_SLOT_LIVE);
+        stage_close(&s);
+    }
+}
