@@ -26,12 +26,12 @@ static bool type_is_enough(const dart_traversal *traversal, dart_node_type type)
 }
 
 
-/* Returns whether a node has probably enough children from the symbol of the first wanted key on. The node is on the
- * path of this key, and has its children evenly distributed over the symbols. */
+/* Returns whether an N256 has probably enough children from the symbol of the first wanted key on. The node is on the
+ * path of this key. The children of an N256 are spread over all symbols, which is not so in smaller nodes. */
 static bool children_are_enough(const dart_traversal *traversal, const dart_node *node) {
     unsigned rank = dart_symbol_rank(dart_symbol(*dart_traversal_first_key(traversal), node->depth)),
              ranks = traversal->backward ? rank + 1 : DART_RANKS - rank;
-    return dart_expected_children(node->type) * ranks / DART_RANKS >= traversal->wanted;
+    return dart_expected_children(DART_N256) * ranks / DART_RANKS >= traversal->wanted;
 }
 
 
@@ -39,7 +39,7 @@ static bool children_are_enough(const dart_traversal *traversal, const dart_node
  * more than a traversal from the root. */
 static bool subtree_is_enough(const dart_traversal *traversal, const dart_node *node) {
     return prefix_covers_range(traversal, node->depth) ||
-           (type_is_enough(traversal, node->type) && children_are_enough(traversal, node));
+           (type_is_enough(traversal, node->type) && (node->type != DART_N256 || children_are_enough(traversal, node)));
 }
 
 
