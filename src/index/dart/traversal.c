@@ -342,7 +342,7 @@ static int add_item_reads(far_task *t, const reading *r) {
  * because some superfluous READs cost less than another round. */
 size_t dart_read_ahead_goal(const dart_traversal *traversal) {
     size_t wanted = traversal->wanted < AHEAD_SCAN ? traversal->wanted : AHEAD_SCAN;
-    return wanted + wanted / 4 + 8;
+    return wanted + 8;
 }
 
 

@@ -14,14 +14,32 @@ static int fail_no_memory(void) {
 }
 
 
-/* Decides whether a traversal should start at a node of this depth and type. If the node's subtree is exhausted too
- * early, the traversal costs more than a traversal from the root. The subtree is certainly enough if all wanted keys
- * begin with the node's prefix. The subtree is probably enough if a node of this type has, on average, at least two
- * children for each wanted leaf. */
-static bool subtree_is_enough(const dart_traversal *traversal, unsigned depth, dart_node_type type) {
-    const dart_range *range = &traversal->range;
-    return (range->bounded && dart_common_prefix(range->from, range->to) >= depth) ||
-           dart_expected_children(type) / 2 >= traversal->wanted;
+/* Returns whether all wanted keys begin with the prefix of a node of this depth that is on the path of the first one. */
+static bool prefix_covers_range(const dart_traversal *traversal, unsigned depth) {
+    return traversal->range.bounded && dart_common_prefix(traversal->range.from, traversal->range.to) >= depth;
+}
+
+
+/* Returns whether a node of this type has, on average, at least two children for each wanted leaf. */
+static bool type_is_enough(const dart_traversal *traversal, dart_node_type type) {
+    return dart_expected_children(type) / 2 >= traversal->wanted;
+}
+
+
+/* Returns whether an N256 has probably enough children from the symbol of the first wanted key on. The node is on the
+ * path of this key. The children of an N256 are spread over all symbols, which is not so in smaller nodes. */
+static bool children_are_enough(const dart_traversal *traversal, const dart_node *node) {
+    unsigned rank = dart_symbol_rank(dart_symbol(*dart_traversal_first_key(traversal), node->depth)),
+             ranks = traversal->backward ? rank + 1 : DART_RANKS - rank;
+    return dart_expected_children(DART_N256) * ranks / DART_RANKS >= traversal->wanted;
+}
+
+
+/* Decides whether a traversal should start at a node. If the node's subtree is exhausted too early, the traversal costs
+ * more than a traversal from the root. */
+static bool subtree_is_enough(const dart_traversal *traversal, const dart_node *node) {
+    return prefix_covers_range(traversal, node->depth) ||
+           (type_is_enough(traversal, node->type) && (node->type != DART_N256 || children_are_enough(traversal, node)));
 }
 
 
@@ -85,7 +103,7 @@ static int start_at_express_node(far_task *t, far_index *index, dart_traversal *
     dart_view views[DART_STARTS_MAX];
     int count = dart_est_lookup(t, index, *dart_traversal_first_key(traversal), starts, DART_STARTS_MAX);
     for (int i = 0; i < count; i++)
-        if (!subtree_is_enough(traversal, starts[i].node.depth, starts[i].node.type))
+        if (!subtree_is_enough(traversal, &starts[i].node))
             starts[i--] = starts[--count];
     count = read_start_nodes(t, index, traversal, starts, count, views);
     if (count <= 0)
@@ -249,7 +267,7 @@ static int start_scan(far_task *t, far_index *index, dart_traversal *traversal) 
     dart_node root = {dart_of(index)->root, DART_N256, 0};
     bool express = traversal->express && dart_of(index)->est && has_first_key(traversal);
     int err = 0;
-    if (express && subtree_is_enough(traversal, 2, DART_N256)) {
+    if (express && (prefix_covers_range(traversal, 2) || type_is_enough(traversal, DART_N256))) {
         err = start_at_express_node(t, index, traversal);
         if (err != 0)
             return err;

@@ -86,7 +86,7 @@ static costs scan_costs(tree *t, size_t limit) {
 
 
 /* Proves that backward scans take at most 1.2 times the round trips of forward scans, with a warm scan cache and without
- * one. Fails if the scan cache is not used in descending order (cache_scan.c, collect_below). */
+ * one. Fails if a backward scan collects the children of a node in ascending order (cache_scan.c, collect_below). */
 TEST(a_backward_scan_takes_as_many_round_trips) {
     static const char *const kinds[] = {"u64", "email"};
     for (unsigned i = 0; i < 2; i++) {
