@@ -183,8 +183,8 @@ static int read_free_bits(far_task *t, returned_bits *ranges, unsigned count) {
 }
 
 
-/* Posts a CAS for each word with free bits that are not taken yet, and waits whenever the batch is full. *posted counts
- * the CASes. */
+/* Posts a CAS and a FAA of 0 for each word with free bits that are not taken yet, and waits whenever the batch is full.
+ * *posted counts the verbs. */
 static int post_bit_takes(far_task *t, const returned_bits *l, bool first, unsigned *posted) {
     const far_geometry *g = far_geometry_of(t);
     int err = 0;
@@ -197,6 +197,8 @@ static int post_bit_takes(far_task *t, const returned_bits *l, bool first, unsig
             continue;
         far_cas(t, far_block_bitmap(g, l->id) + (l->page * bitmap_words_per_page(g) + w) * 8, l->words[w], 0,
                 &l->old[w]);
+        ++*posted;
+        far_faa(t, far_block_bitmap(g, l->id) + (l->page * bitmap_words_per_page(g) + w) * 8, 0, NULL);
         err = far_wait_if_full(t, posted);
     }
     return err;
