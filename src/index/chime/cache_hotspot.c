@@ -3,7 +3,7 @@
  * because the get checks whether the slot still contains the key.
  *
  * The buffer consists of sets of 8 entries of 16 bytes: {leaf pointer with the distance of the key from its home slot |
- * fingerprint 16, epoch 16, use count 16}. Replacement is least frequently used with ageing. A new key replaces the
+ * fingerprint 16, epoch / 1024 32 bits, use count 16}. Replacement is least frequently used with ageing. A new key replaces the
  * least used entry of its set if that entry was used at most once. Otherwise one in AGE_ONE_IN new keys decrements the
  * use count of that entry. When a use count reaches its maximum, all counts of the set are halved. */
 #include "base/error.h"
@@ -16,6 +16,12 @@
 /* One in this number of new keys decrements a use count. It is large because most new keys are cold and are not read
  * again. */
 #define AGE_ONE_IN 8
+
+/* Incarnation tags repeat after 2^15 epochs; an entry is used for half of that time. An entry stores its epoch in spans
+ * of 1024 epochs. So its 32 bits last for 2^42 epochs, and an old entry never looks recent. */
+#define EPOCHS_PER_SPAN 1024u
+#define SPANS_OF_USE    ((1u << 14) / EPOCHS_PER_SPAN)
+#define USES_SHIFT      48
 
 typedef struct hot_entry {
     _Atomic uint64_t where, what;
@@ -30,7 +36,7 @@ struct chime_hot {
 
 
 static uint64_t tag_word_make(unsigned print, uint64_t epoch, unsigned uses) {
-    return (uint64_t)print | (epoch & 0xffff) << 16 | (uint64_t)uses << 32;
+    return (uint64_t)print | (uint64_t)(uint32_t)(epoch / EPOCHS_PER_SPAN) << 16 | (uint64_t)uses << USES_SHIFT;
 }
 
 
@@ -40,19 +46,19 @@ static unsigned tag_word_fingerprint(uint64_t what) {
 
 
 static unsigned tag_word_uses(uint64_t what) {
-    return (unsigned)(what >> 32) & USES_MAX;
+    return (unsigned)(what >> USES_SHIFT);
 }
 
 
 static uint64_t tag_word_with_uses(uint64_t what, unsigned uses) {
-    return (what & 0xffffffff) | (uint64_t)uses << 32;
+    return (what & ((1ull << USES_SHIFT) - 1)) | (uint64_t)uses << USES_SHIFT;
 }
 
 
-/* Returns whether the entry must not be used any more. Incarnation tags repeat after 2^15 epochs; an entry is used for
- * half of that time. */
+/* Returns whether the entry must not be used any more. An entry is used for less than 2^14 epochs, and for at least
+ * 2^14 - 1023. */
 static bool entry_is_too_old(uint64_t what, uint64_t epoch) {
-    return ((epoch - (what >> 16)) & 0xffff) >= 1u << 14;
+    return (uint32_t)(epoch / EPOCHS_PER_SPAN) - (uint32_t)(what >> 16) >= SPANS_OF_USE;
 }
 
 

@@ -174,7 +174,8 @@ TEST(a_recorded_half_split_gets_its_pivot) {
 
 
 /* Race A6. Incarnation tags repeat after 2^15 epochs. Proves that caches use an entry for at most half of that time.
- * Fails without EPOCHS_MAX (cache.c), or without entry_is_too_old (cache_hotspot.c). */
+ * Fails without EPOCHS_MAX (cache.c), without entry_is_too_old (cache_hotspot.c), or if that function compares so few
+ * bits of the epoch that a much older entry looks recent. */
 TEST(old_cache_entries_are_not_used) {
     open_chime(SMALL ",hotspot=64K", ONE);
     insert_keys(a, 24);
@@ -194,6 +195,9 @@ TEST(old_cache_entries_are_not_used) {
     assert_false(chime_cache_children(st->cache, st, root, old, &list));
     assert_true(chime_hot_find(st->hot, key.hash, half) != 0);
     assert_true(chime_hot_find(st->hot, key.hash, old) == 0);
+    for (uint64_t age = 1u << 14; age < 1u << 20; age += 1000)
+        assert_true(chime_hot_find(st->hot, key.hash, now + age) == 0);
+    assert_true(chime_hot_find(st->hot, key.hash, now + (1ull << 32)) == 0);
     /* A child that is added later must not make the entry look younger. */
     chime_fence pivot = {.word = nth_key(7) + 1, .first = nth_key(7) + 1};
     assert_true(chime_cache_add_child(st->cache, st, root, &pivot, chime_ptr_make(1 << 20, 1, 0)));

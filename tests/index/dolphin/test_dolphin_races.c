@@ -141,6 +141,59 @@ TEST_OF_BOTH_INSERTS(twin_delete) {
 }
 
 
+/* Race A37. A and B enter a leaf with two keys, and both stop before they delete one of them, so each of them has seen
+ * both keys. Whichever of them deletes last must remove the empty leaf. Fails if the client does not READ the key words
+ * again after its CAS (count_remaining in remove.c). */
+TEST_OF_BOTH_INSERTS(twin_deletes_of_the_last_keys) {
+    static const char *const options[] = {SLOTS4, "leaf_slots=4", WORDS, "leaf_slots=64"};
+    for (unsigned i = 0; i < 8; i++) {
+        stage_actor *first = i & 1 ? b : a, *last = i & 1 ? a : b;
+        open_stage(options[i / 2], NULL);
+        put_all(a, "na nb");
+        run_to_point(a, "dolphin:remove", FAR_OP_DELETE, "na", NULL);
+        run_to_point(b, "dolphin:remove", FAR_OP_DELETE, "nb", NULL);
+        stage_finish(first);
+        stage_finish(last);
+        assert_true(a->result == 0 && b->result == 0);
+        dolphin_node root = node_at("n", 0);
+        int at = dolphin_find_entry(&root, dolphin_position((far_bytes){"n", 1}, 0));
+        assert_true(at >= 0 && dolphin_entry_kind(root.entries[at]) == DOLPHIN_KIND_NULL);
+        stage_close(&s);
+    }
+}
+
+
+/* Race A37. The leaves na .. nh and ni .. np of 16 slots have 4 keys and 1 key. A and B both stop before they delete a
+ * key of the first leaf. Afterwards two keys remain, an eighth of the slots, so the leaves must be merged. Fails if each
+ * client expects that three keys remain, or if merge_after_delete (remove.c) considers a leaf only when exactly an
+ * eighth of its slots is occupied and a third delete has passed that number. */
+TEST_OF_BOTH_INSERTS(twin_deletes_make_a_leaf_small) {
+    for (unsigned three = 0; three < 2; three++) {
+        open_stage(WORDS ",leaf_slots=16", NULL);
+        for (char key[] = "na"; key[1] <= 'q'; key[1]++)
+            stage_write(a, key, V1);
+        assert_true(leaf_entry("na", 1) != leaf_entry("nq", 1));
+        for (char key[] = "nq"; key[1] > 'd'; key[1]--)
+            if (key[1] != 'p')
+                stage_delete(a, key);
+        assert_true(leaf_entry("na", 1) != leaf_entry("np", 1));
+        run_to_point(a, "dolphin:remove", FAR_OP_DELETE, "na", NULL);
+        run_to_point(b, "dolphin:remove", FAR_OP_DELETE, "nb", NULL);
+        if (three)
+            run_to_point(c, "dolphin:remove", FAR_OP_DELETE, "nc", NULL);
+        stage_finish(a);
+        stage_finish(b);
+        if (three)
+            stage_finish(c);
+        assert_true(keys_have_value(c, "nd np", V1) && stage_reads(c, "nc", three ? NULL : V1));
+        dolphin_node root = node_at("n", 0);
+        int at = dolphin_find_entry(&root, dolphin_position((far_bytes){"n", 1}, 0));
+        assert_true(at >= 0 && dolphin_entry_kind(root.entries[at]) == DOLPHIN_KIND_LEAF);
+        stage_close(&s);
+    }
+}
+
+
 /* Test T8, race A11. A and B update na with values longer than a word. A stops before its CAS, and B's update is
  * complete. Readers must see one of the two values as a whole. Fails if long values are written in place
  * (update_value_word in write.c). */

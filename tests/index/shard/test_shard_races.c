@@ -270,6 +270,37 @@ static void takeover_before_freezing_on(const variant *variant) {
 TEST_VARIANTS_OF(takeover_before_freezing, POINTERS);
 
 
+/* Proves that a takeover changes nothing if the version in the header of the locked bucket is damaged. B fails after it
+ * has locked one of two buckets for a split, and then the version in its header becomes 63. So the number of the child
+ * needs a shift by 64 bits, which on many processors gives the number of the next bucket. C's insert must return FAR_ERR_CORRUPT, and A's put must
+ * succeed after the header is restored. Fails if find_child_addr (pointer/split.c) does not check the version. */
+static void takeover_with_a_damaged_version_on(const variant *variant) {
+    stage s;
+    open_stage(&s, variant, 1, GROWING ",idle_sweep=off");
+    put(&s.a, key_in(&s.a, 0, true, 0), 10);
+    for (unsigned n = 0; n < 20 && version(&s.b) == 0; n++)
+        put(&s.b, key_in(&s.a, n % 2, false, n / 2), 10);
+    start(&s.b, FAR_OP_PUT, key_in(&s.a, 0, false, 0), 20);
+    stage_stop_at(&s.b, at("shard:split_locked"));
+    stage_kill(&s, &s.b);
+    far_addr bucket = atomic_load_explicit(&shard_state_of(s.a.index)->part[0].segment[0], memory_order_relaxed);
+    uint64_t *words = world_bytes(s.world, bucket), before[SHARD_WORDS], number = 0;
+    if (shard_header_op(words[SHARD_P_HEADER]) != SHARD_OP_SPLIT) /* the put split another bucket, as its share */
+        words += ++number * SHARD_WORDS;
+    key k = key_in(&s.a, number, false, 0);
+    memcpy(before, words, sizeof(before));
+    assert_int_equal(shard_header_op(words[SHARD_P_HEADER]), SHARD_OP_SPLIT);
+    words[SHARD_P_HEADER] |= 63ull << 42;
+    assert_int_equal(insert(&s.c, k, 22), FAR_ERR_CORRUPT);
+    words[SHARD_P_HEADER] &= ~(63ull << 42);
+    assert_memory_equal(words, before, sizeof(before));
+    put(&s.a, k, 22);
+    assert_int_equal(get(&s.c, k), 22);
+    stage_close(&s);
+}
+TEST_VARIANTS_OF(takeover_with_a_damaged_version, POINTERS);
+
+
 /* Proves that a split does not include the operation's own change if the bucket has changed since it was read. B reads
  * the bucket in order to split it and to insert or update key k together with the split. A, with the old root, inserts
  * or deletes k. Then B locks the bucket and freezes its words. B's change must not be part of the split. Fails without

@@ -144,6 +144,8 @@ static int write_halves(split *s) {
 
 
 static int find_child_addr(split *s, uint64_t parent) {
+    if (s->d >= SHARD_VERSIONS) /* the version in the bucket's header is damaged */
+        return far_fail(FAR_ERR_CORRUPT, "the version of a bucket of a shard index is corrupt");
     int err = shard_bucket_addr(s->t, s->st, s->part, parent + (1ull << (s->st->b + s->d - 1)), &s->child);
     if (err >= 0 && s->child == 0)
         return far_fail(FAR_ERR_CORRUPT, "a segment of a shard index is missing");
