@@ -251,7 +251,9 @@ TEST(exclusive_locks_cost_a_round_trip) {
 }
 
 
-/* The slot of a hot key is known from a hint, so gets and updates READ only a few bytes. */
+/* The slot of a hot key is known from a hint, so gets and updates READ only a few bytes: three words for a get, and one
+ * word for an update. Housekeeping may add its own verbs to the counters of the session, a few in a thousand operations,
+ * so the bounds leave room for less than one byte per operation. */
 TEST(hot_keys_cost_few_bytes) {
     tree tr;
     far_stats before;
@@ -262,13 +264,13 @@ TEST(hot_keys_cost_few_bytes) {
     for (unsigned i = 0; i < 1000; i++)
         get_number(&tr, 5);
     figures f = since(&tr, &before, 1000, "get of a hot key");
-    assert_true(f.trips == 1.0 && f.bytes == 24.0);
+    assert_true(f.trips < 1.05 && f.bytes >= 24.0 && f.bytes < 25.0);
     far_session_stats(tr.session, &before);
     for (unsigned i = 0; i < 1000; i++)
         update_number(&tr, 5);
     f = since(&tr, &before, 1000, "update of a hot key");
     /* This number of bytes does not include the word that the FAA returns. */
-    assert_true(f.trips == 2.0 && f.bytes == 8.0);
+    assert_true(f.trips < 2.05 && f.bytes >= 8.0 && f.bytes < 9.0);
     close_tree(&tr);
 }
 
