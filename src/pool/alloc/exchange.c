@@ -532,9 +532,10 @@ static void choose_blocks(far_store *s, far_release_scope which, const far_catal
         if (b->session_owned > 0 || (which == FAR_RELEASE_WITH_ROOM && !has_room(b)) ||
             (which != FAR_RELEASE_AT_CLOSE && unlisted))
             continue;
-        /* the slab of an unlisted index may leak, because the handle that dropped the index may have examined the
-         * orphans already */
-        g->leaks |= unlisted;
+        /* The slab of an unlisted index may leak, because the handle that dropped the index may have examined the
+         * orphans already. If this handle has missed a sweep phase, the block may contain leaked objects even if its
+         * stamp is new, because a collection that only counts leaked objects renews the stamp, too. */
+        g->leaks |= unlisted || s->sweep.missed_sweep;
         forget_block(s, b, g);
     }
     pthread_mutex_unlock(&s->lock);

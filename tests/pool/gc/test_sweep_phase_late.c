@@ -127,6 +127,52 @@ TEST(a_missed_sweep_is_requested_again_after_a_count) {
 }
 
 
+/* Sweeps the own blocks, and releases them before the end of the sweep is recorded, as a handle does that is closed at
+ * this moment. */
+static int sweep_and_release(far_task *t, void *arg) {
+    (void)arg;
+    assert_int_equal(far_pin_take(t), 0);
+    far_store_enter(t);
+    assert_int_equal(far_sweep_step(t), 1);
+    int err = far_blocks_release(t, FAR_RELEASE_ALL);
+    far_store_leave(t);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* Owner A misses a collection because it is quiescent, and becomes active in one that only counts. A sweeps its blocks
+ * for the second collection, and releases them before it has requested another collection. The blocks contain the leaked
+ * object, so their release must request the collection. Fails if choose_blocks (exchange.c) ignores missed_sweep. */
+TEST(a_missed_sweep_is_requested_again_when_the_blocks_are_released) {
+    rig r;
+    open_owners(&r, 10, 2, WITHOUT_HOUSEKEEPING(0));
+    actor *owner = &r.actors[0], *collector = &r.actors[1];
+    put_many(owner, "a");
+    assert_int_equal(call(owner, leak_one, owner), 0);
+    poll_until_quiescent(owner);
+    assert_int_equal(sweep(collector, FAR_COLLECT_REPAIR), 0);
+    collector->mode = FAR_COLLECT_COUNT;
+    start_sweep(collector);
+    stop_at_point(collector, "collect:mark_phase");
+    put_now(owner, "b", 300);
+    far_sim_resume(collector->client);
+    while (far_done_collection(word_at(&r, FAR_SUPER_DONE)) != request_now(&r).collection) {
+        assert_int_equal(far_pool_poll(owner->pool), 0);
+        far_sim_run_for(r.world, 10000);
+    }
+    far_superblock_copy_done(owner->pool, word_at(&r, FAR_SUPER_DONE));
+    assert_false(collection_is_requested(&r));
+    hold_blocks(owner, false);
+    assert_int_equal(call(owner, sweep_and_release, NULL), 0);
+    assert_true(collection_is_requested(&r));
+    finish_collection(&r, collector);
+    wait_for_sweeps(&r);
+    assert_int_equal(leaked(collector), 0);
+    close_rig_with_held_blocks(&r);
+}
+
+
 /* A collection is done, and owner A observes the next one before it has swept the first. The next one fails because an
  * index is damaged. A third collection must be requested, so that the leaked object is found. Fails without
  * far_collection_request in collect_part (collect.c). */
