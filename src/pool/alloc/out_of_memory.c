@@ -141,16 +141,28 @@ typedef enum {
 } request_result;
 
 
+/* Publishes the request. Inserts of this handle may adopt the blocks that are released for it (exchange.c). */
+static int make_or_join_request(far_task *t, block_request *r) {
+    far_store *s = far_store_of(t);
+    far_request made;
+    int err = far_request_change(t, set_release_request, r, &made);
+    pthread_mutex_lock(&s->lock);
+    if (err >= 0)
+        s->out_of_memory.requested = r->number;
+    pthread_mutex_unlock(&s->lock);
+    return err;
+}
+
+
 /* Requests blocks and waits for all acknowledgements. Returns a request_result or an error. */
 static int request_and_wait_for_blocks(far_task *t, bool may_join) {
     block_request r = {.may_join = may_join};
-    far_request made;
     /* taking a pin makes this handle active, so that it observes and acknowledges the request too */
     int err = far_pin_take(t);
     far_pin_drop(t);
     far_point(t, "out_of_memory:request_blocks");
     if (err == 0)
-        err = far_request_change(t, set_release_request, &r, &made);
+        err = make_or_join_request(t, &r);
     if (err >= 0)
         err = far_request_wait(t, r.number, memory_wait(t));
     int superseded = err == 0 ? read_whether_superseded(t, r.number) : 0;
@@ -280,6 +292,7 @@ static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), voi
         far_count_retry(t);
         far_progress_reset(t); /* the task waits for memory, so its lack of progress elsewhere does not count */
         t->background = background;
+        far_point(t, "out_of_memory:retry");
         err = run_again(t, run, arg);
         t->background = true;
         if (err != FAR_ERR_NO_MEMORY)
