@@ -303,8 +303,7 @@ static void update_in_many_handles(unsigned seed) {
 
 /* Six handles update objects of a full pool with a headroom of a single block, so the block has to change its owner.
  * All updates succeed, while all inserts fail. In some seeds the system sessions of the handles try to allocate status
- * records meanwhile, which are inserts too. Fails if far_blocks_release releases only blocks without slabs, or if
- * must_leave_orphans (exchange.c) always returns false. */
+ * records meanwhile, which are inserts too. Fails if far_blocks_release releases only blocks without slabs. */
 TEST(one_block_of_headroom_serves_many_handles) {
     for (unsigned seed = 600; seed < 600 + seeds(40); seed++)
         update_in_many_handles(seed);
@@ -339,12 +338,52 @@ TEST(inserts_leave_released_blocks_to_the_update_that_requested_them) {
     s.b[1].arg = &f.objects[1];
     start(b, "update", update_main);
     stop_at_point(b, "out_of_memory:retry");
-    assert_true(blocks_of_kind(&s.r, b, FAR_BLOCK_ORPHAN) > 0);
+    unsigned orphans = blocks_of_kind(&s.r, b, FAR_BLOCK_ORPHAN);
+    assert_true(orphans > 0);
     assert_int_equal(bench_call(&s.b[2], s.b[2].session, insert_one, &none), FAR_ERR_NO_MEMORY);
+    assert_int_equal(blocks_of_kind(&s.r, b, FAR_BLOCK_ORPHAN), orphans);
     finish(b);
     assert_int_equal(b->result, 0);
     free(f.objects);
     close_rig(&s.r);
+}
+
+
+static filling *shared; /* the objects that the handles of the running test update */
+
+
+static void update_and_insert_main(void *arg) {
+    actor *a = arg;
+    bench *b = &staged->b[a->number];
+    far_object none;
+    a->result = 0;
+    for (unsigned i = 0; i < 10 && a->result == 0; i++) {
+        assert_true(i % 2 == 0 || call_as_operation(b, a->session, insert_one, &none) == FAR_ERR_NO_MEMORY);
+        a->result = call_as_operation(b, a->session, update_one, &shared->objects[a->number * 10 + i]);
+    }
+}
+
+
+/* Like one_block_of_headroom_serves_many_handles, but the handles update and insert at the same time. So an operation of
+ * one handle may adopt the blocks that were released for the update of another one, which then begins another round.
+ * Fails if is_inconclusive (out_of_memory.c) returns whether the result is SHARED. */
+TEST(updates_of_many_handles_at_the_same_time_succeed) {
+    for (unsigned seed = 700; seed < 700 + seeds(40); seed++) {
+        several s;
+        open_several(&s, seed, ACTORS_MAX, "size=2M");
+        staged = &s;
+        filling f = new_filling(PLAIN, SIZE);
+        shared = &f;
+        insert_until_full(&s.b[0], &f);
+        for (unsigned i = 0; i < ACTORS_MAX; i++)
+            start(&s.r.actors[i], "update", update_and_insert_main);
+        run_all(&s.r);
+        for (unsigned i = 0; i < ACTORS_MAX; i++)
+            if (s.r.actors[i].result != 0)
+                fail_msg("seed %u, handle %u: an update failed: %d", seed, i, s.r.actors[i].result);
+        free(f.objects);
+        close_rig(&s.r);
+    }
 }
 
 
