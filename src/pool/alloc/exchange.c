@@ -22,8 +22,8 @@
 #define RACE_BLOCKS  64u
 #define RELEASED_MAX 32u /* largest number of blocks that are released in one batch */
 /* Number of epochs, after a handle observed a request to release blocks, for which its inserts leave orphans to the
- * requester. The requester waits about 8 epochs for the acknowledgements: two until the request is observed everywhere,
- * and at least four until the objects that were retired before are free. */
+ * requester. The requester retries its operation about 8 epochs after the request, because objects that were retired
+ * before become free at least four epochs later. Objects that wait for extra epochs delay the retry. */
 #define LEFT_EPOCHS 24u
 
 #define HINT_PAGES 1ull /* the bit of a hint that says that the orphan has free pages */
@@ -160,8 +160,9 @@ int far_store_adopt_block(far_task *t, far_block_id id, const uint64_t *entry) {
 }
 
 
-/* Returns whether the task must leave orphans to an operation of another handle that requested them. An insert that
- * may not use the headroom would otherwise adopt the released blocks before the requester does, and could not use them. */
+/* Returns whether the task must leave all orphans to the operation of another handle that requested the release of
+ * blocks a short time ago. A task that may not use the headroom would otherwise adopt the released blocks before that
+ * operation is retried, although the task may not take an object of them. */
 static bool must_leave_orphans(far_task *t) {
     far_store *s = far_store_of(t);
     pthread_mutex_lock(&s->lock);
