@@ -21,6 +21,10 @@
 /* a search that sees less free blocks than this besides the headroom counts them again after it took some */
 #define RACE_BLOCKS  64u
 #define RELEASED_MAX 32u /* largest number of blocks that are released in one batch */
+/* Number of epochs, after a handle observed a request to release blocks, for which its inserts leave orphans to the
+ * requester. The requester retries its operation about 8 epochs after the request, because objects that were retired
+ * before become free at least four epochs later. Objects that wait for extra epochs delay the retry. */
+#define LEFT_EPOCHS 24u
 
 #define HINT_PAGES 1ull /* the bit of a hint that says that the orphan has free pages */
 
@@ -156,6 +160,20 @@ int far_store_adopt_block(far_task *t, far_block_id id, const uint64_t *entry) {
 }
 
 
+/* Returns whether the task must leave all orphans to the operation of another handle that requested the release of
+ * blocks a short time ago. A task that may not use the headroom would otherwise adopt the released blocks before that
+ * operation is retried, although the task may not take an object of them. */
+static bool must_leave_orphans(far_task *t) {
+    far_store *s = far_store_of(t);
+    pthread_mutex_lock(&s->lock);
+    const far_handshake *h = &s->handshake;
+    bool requested_elsewhere = h->release_blocks && h->observed != s->out_of_memory.requested;
+    bool recent = far_epoch_known(t) - h->observed_epoch < LEFT_EPOCHS;
+    pthread_mutex_unlock(&s->lock);
+    return !t->uses_headroom && requested_elsewhere && recent;
+}
+
+
 /* ---- Acquiring a block ---- */
 
 bool far_block_search_open(far_store *s) {
@@ -207,6 +225,7 @@ typedef struct block_search {
     far_class *class;
     unsigned node;
     bool from_headroom;   /* a block of the headroom may be taken */
+    bool leaves_orphans;  /* orphans must be left to another handle */
     uint32_t free_before; /* number of free blocks in the windows that were searched before the current one */
     far_block_id first;   /* the current window */
     uint32_t count;
@@ -336,10 +355,10 @@ static int take_free_blocks(far_task *t, block_search *b, uint32_t permitted) {
 
 
 /* Returns the first orphan of the current window, from a random position on, whose hint contains one of the bits of
- * `hint`. Returns b->count if there is none. */
+ * `hint`. Returns b->count if there is none, or if orphans must be left to another handle. */
 static uint32_t find_orphan(far_task *t, const block_search *b, uint64_t hint) {
     uint32_t start = b->count == 0 ? 0 : (uint32_t)(far_task_random(t) % b->count);
-    for (uint32_t i = 0; i < b->count; i++) {
+    for (uint32_t i = 0; i < b->count && !b->leaves_orphans; i++) {
         uint32_t at = (start + i) % b->count;
         const uint64_t *entry = b->entries + FAR_BLOCK_ENTRY_WORDS * (size_t)at;
         if (far_block_unpack(entry[0]).kind == FAR_BLOCK_ORPHAN && entry[2] & hint)
@@ -407,7 +426,8 @@ static int search_windows(far_task *t, block_search *b) {
 int far_block_acquire(far_task *t, far_class *class, unsigned node, bool from_headroom) {
     assert(far_store_of(t)->block_task == t && t->pin.epoch != 0);
     far_scratch_mark mark = far_scratch_here(t);
-    block_search b = {.class = class, .node = node, .from_headroom = from_headroom};
+    block_search b = {
+        .class = class, .node = node, .from_headroom = from_headroom, .leaves_orphans = must_leave_orphans(t)};
     b.entries = far_scratch(t, WINDOW_ENTRIES * FAR_BLOCK_ENTRY_BYTES);
     b.free = far_scratch(t, WINDOW_ENTRIES * sizeof(*b.free));
     int got = !b.entries || !b.free ? far_fail(FAR_ERR_NO_MEMORY, "no local memory to read the table of blocks")
@@ -427,7 +447,7 @@ static int adopt_if_orphan(far_task *t, void *ctx, far_block_id id, const uint64
 
 
 int far_orphans_adopt_all(far_task *t) {
-    return far_blocks_each(t, adopt_if_orphan, NULL);
+    return must_leave_orphans(t) ? 0 : far_blocks_each(t, adopt_if_orphan, NULL);
 }
 
 

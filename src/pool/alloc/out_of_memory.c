@@ -2,7 +2,8 @@
  * of all sessions of the handle, wait for a latch and are served one after the other. The task that holds the latch
  * requests that all handles return memory and release blocks with free space (a request with `release_blocks`), waits
  * until they have acknowledged it, waits until its handle has freed the memory of dropped indexes, runs a collection if
- * memory may have leaked, and retries its operation once. If that fails, the operation fails with FAR_ERR_NO_MEMORY. If
+ * memory may have leaked, and retries its operation. If that fails, the operation fails with FAR_ERR_NO_MEMORY, unless
+ * other handles may have taken the memory that was released for it; then it begins another round with a new request. If
  * a stalled client prevents the epoch from advancing, so that the memory that waits for the epoch cannot be reused, the
  * error names that client, or the client is evicted. */
 #include "base/error.h"
@@ -17,8 +18,9 @@
 
 /* a request for blocks that was observed at most this many epochs ago serves this handle too */
 #define JOIN_EPOCHS 4
-/* largest number of rounds with a request that another handle made or replaced; a round with an own request follows */
-#define SHARED_ROUNDS 8
+/* largest number of rounds that are followed by another round, because other handles may have prevented that the round
+ * found memory */
+#define REPEATS_MAX 8
 /* After a search without success, inserts search again after this many epochs even if the handles hold no more free
  * memory than before, because free memory may be in no handle. */
 #define REFUSED_EPOCHS 64
@@ -141,16 +143,28 @@ typedef enum {
 } request_result;
 
 
+/* Publishes the request. Inserts of this handle may adopt the blocks that are released for it (exchange.c). */
+static int make_or_join_request(far_task *t, block_request *r) {
+    far_store *s = far_store_of(t);
+    far_request made;
+    int err = far_request_change(t, set_release_request, r, &made);
+    pthread_mutex_lock(&s->lock);
+    if (err >= 0)
+        s->out_of_memory.requested = r->number;
+    pthread_mutex_unlock(&s->lock);
+    return err;
+}
+
+
 /* Requests blocks and waits for all acknowledgements. Returns a request_result or an error. */
 static int request_and_wait_for_blocks(far_task *t, bool may_join) {
     block_request r = {.may_join = may_join};
-    far_request made;
     /* taking a pin makes this handle active, so that it observes and acknowledges the request too */
     int err = far_pin_take(t);
     far_pin_drop(t);
     far_point(t, "out_of_memory:request_blocks");
     if (err == 0)
-        err = far_request_change(t, set_release_request, &r, &made);
+        err = make_or_join_request(t, &r);
     if (err >= 0)
         err = far_request_wait(t, r.number, memory_wait(t));
     int superseded = err == 0 ? read_whether_superseded(t, r.number) : 0;
@@ -250,16 +264,26 @@ static int fail_naming_staller(far_task *t, const far_stalled_client *b) {
 }
 
 
+/* Returns whether another round may find memory after a round with this result did not. If the operation may use the
+ * headroom, operations of other handles may have adopted the released blocks before it was retried. They then have free
+ * memory that they release in the next round. For an insert such a round counts, because an insert may fail while
+ * memory is left for updates. */
+static bool is_inconclusive(const far_task *t, int result) {
+    bool may_use_headroom = t->missed_bytes == 0;
+    return result == SHARED || (result == ACKNOWLEDGED && may_use_headroom);
+}
+
+
 /* Searches for memory and retries the operation. The caller holds the latch. Returns the result of the operation. */
 static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
     far_store *s = far_store_of(t);
     /* the epoch at the beginning of the last round, and the time at which the epoch last advanced */
     uint64_t epoch = 0, since = 0;
     far_prospect before = {0};
-    int result = SHARED;
+    int result = LATE;
     assert(far_latch_is_held(t, FAR_LATCH_OUT_OF_MEMORY));
     s->out_of_memory.refused_epoch = 0;
-    for (unsigned round = 0; result == SHARED && round <= SHARED_ROUNDS; round++) {
+    for (unsigned round = 0; round == 0 || (round <= REPEATS_MAX && is_inconclusive(t, result)); round++) {
         if (far_epoch_known(t) != epoch)
             since = far_now(t);
         epoch = far_epoch_known(t);
@@ -280,6 +304,7 @@ static int search_and_retry(far_task *t, int (*run)(far_task *t, void *arg), voi
         far_count_retry(t);
         far_progress_reset(t); /* the task waits for memory, so its lack of progress elsewhere does not count */
         t->background = background;
+        far_point(t, "out_of_memory:retry");
         err = run_again(t, run, arg);
         t->background = true;
         if (err != FAR_ERR_NO_MEMORY)

@@ -296,6 +296,8 @@ typedef struct far_upkeep {
 
 /* The out-of-memory path (out_of_memory.c). Used by the task that holds FAR_LATCH_OUT_OF_MEMORY. */
 typedef struct far_out_of_memory {
+    /* number of the request to release blocks that this handle last made or joined; protected by far_store.lock */
+    uint32_t requested;
     uint64_t refused_epoch; /* epoch in which the last search for memory failed; 0 if it succeeded or was incomplete */
     far_prospect refused;   /* the prospect of free memory when that search began */
     uint64_t stalled_epoch; /* the epoch that another client prevented from advancing when no memory was found */
@@ -621,7 +623,7 @@ int far_block_acquire(far_task *t, far_class *class, unsigned node, bool from_he
 int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry);
 /* Adopts the orphan like far_block_adopt, for a task that has a pin but is not in the store. */
 int far_store_adopt_block(far_task *t, far_block_id id, const uint64_t *entry);
-/* Adopts all orphans of the pool. */
+/* Adopts all orphans of the pool, unless the task must leave them to another handle. */
 int far_orphans_adopt_all(far_task *t);
 
 /* Which own blocks far_blocks_release turns into orphans. Blocks with session-owned objects are never released. */
