@@ -427,8 +427,13 @@ void far_store_withdraw(far_store *s, far_slab *slab, uint32_t number) {
 }
 
 
+/* An object that enters the store during a collection becomes black. So the sweep phase withdraws a marked object from
+ * the store only if the object was there during the whole collection. Other clients may have unlinked it after the walk
+ * has marked it. */
 static void add_own_object(far_store *s, far_slab *slab, uint32_t number) {
     uint64_t bit = 1ull << number % 64;
+    if (far_sweep_is_pending(s))
+        slab->black[number / 64] |= bit;
     assert(number < slab->carved && slab->stored < slab->carved && (slab->in_store[number / 64] & bit) == 0);
     slab->in_store[number / 64] |= bit;
     slab->stored++;
