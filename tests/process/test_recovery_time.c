@@ -32,7 +32,12 @@
 #define WORKER_OPS  20000 /* number of operations of the worker before it is killed */
 #define DEPTH       64    /* number of operations that the load has in flight */
 
-static atomic_uint_fast64_t *worker_ops; /* number of operations of the worker; shared by both processes */
+typedef struct board {        /* shared by both processes */
+    atomic_bool begin;        /* set: the worker may open the pool */
+    atomic_uint_fast64_t ops; /* number of operations of the worker */
+} board;
+
+static board *shared;
 static uint64_t key_count;
 static const char *only_kind;
 static char path[64], uri[96];
@@ -117,6 +122,8 @@ static void load_keys(rig *r) {
 
 static void run_worker(void) {
     rig r = {0};
+    while (!atomic_load(&shared->begin))
+        usleep(1000);
     exit_unless_ok(far_pool_open(uri, NULL, &r.pool), "open");
     exit_unless_ok(far_session_open(r.pool, &r.session), "session");
     exit_unless_ok(far_index_open(r.session, "i", &r.index), "index");
@@ -125,13 +132,14 @@ static void run_worker(void) {
         int err = i % 3 == 2 ? far_delete(r.session, r.index, &key, sizeof(key))
                              : far_put(r.session, r.index, &key, sizeof(key), &i, sizeof(i));
         exit_unless_ok(err == FAR_ERR_NOT_FOUND ? 0 : err, "an operation");
-        atomic_store(worker_ops, i);
+        atomic_store(&shared->ops, i);
     }
 }
 
 
+/* Starts the worker, which waits until let_worker_work is called. The process is forked before this process has threads,
+ * because the thread sanitizer demands that. */
 static pid_t start_worker(void) {
-    atomic_store(worker_ops, 0);
     fflush(NULL);
     pid_t pid = fork();
     assert_true(pid >= 0);
@@ -139,11 +147,16 @@ static pid_t start_worker(void) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         run_worker();
     }
-    while (atomic_load(worker_ops) < WORKER_OPS) {
+    return pid;
+}
+
+
+static void let_worker_work(pid_t pid) {
+    atomic_store(&shared->begin, true);
+    while (atomic_load(&shared->ops) < WORKER_OPS) {
         assert_int_equal(waitpid(pid, NULL, WNOHANG), 0);
         usleep(1000);
     }
-    return pid;
 }
 
 
@@ -178,15 +191,16 @@ static void check_pool(rig *r) {
 TEST_FUNCTION(memory_of_a_killed_client_is_recovered) {
     const char *kind = *state;
     rig r = {0};
-    worker_ops = mmap(NULL, sizeof(*worker_ops), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(worker_ops != MAP_FAILED);
+    shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(shared != MAP_FAILED);
+    pid_t pid = start_worker();
     assert_ok(far_pool_open(uri, NULL, &r.pool));
     assert_ok(far_session_open(r.pool, &r.session));
     assert_ok(far_index_create(r.session, "i", kind, NULL, &r.index));
     file = open(path, O_RDONLY | O_CLOEXEC);
     assert_true(file >= 0);
     load_keys(&r);
-    pid_t pid = start_worker();
+    let_worker_work(pid);
     uint64_t losses = read_pool_word(FAR_SUPER_LOSSES);
     assert_int_equal(kill(pid, SIGKILL), 0);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
@@ -196,7 +210,7 @@ TEST_FUNCTION(memory_of_a_killed_client_is_recovered) {
     far_session_close(r.session);
     far_pool_close(r.pool);
     close(file);
-    munmap(worker_ops, sizeof(*worker_ops));
+    munmap(shared, sizeof(*shared));
 }
 
 
