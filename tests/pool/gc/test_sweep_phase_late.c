@@ -127,6 +127,39 @@ TEST(a_missed_sweep_is_requested_again_after_a_count) {
 }
 
 
+/* Owner A observes a collection after its walk has marked the descriptor of an index. Then the descriptor enters the
+ * store of A, as an object does that A has unlinked and had in a magazine when it adopted the block. The sweep phase must
+ * not take it for an object in use that was in the store during the whole collection. Fails if add_own_object (store.c)
+ * does not set the black bit. */
+TEST(an_object_that_enters_the_store_after_the_walk_stays_there) {
+    rig r;
+    open_owners(&r, 10, 2, WITHOUT_HOUSEKEEPING(0));
+    actor *owner = &r.actors[0], *collector = &r.actors[1];
+    far_store *s = owner->pool->store;
+    put_many(owner, "a");
+    poll_until_quiescent(owner);
+    start_sweep(collector);
+    stop_at(collector, before_done());
+    put_now(owner, "b", 300);
+    assert_true(far_sweep_is_pending(s));
+    far_addr entering = owner->index->descriptor;
+    pthread_mutex_lock(&s->lock);
+    far_slab *slab = far_slab_at(s, entering);
+    assert_non_null(slab);
+    far_store_add_free(s, slab->class, entering, UINT64_MAX);
+    pthread_mutex_unlock(&s->lock);
+    finish_collection(&r, collector);
+    assert_false(far_sweep_is_pending(s));
+    assert_true(is_in_store(owner, entering));
+    /* The descriptor is in use, so the test takes it out of the store again. */
+    pthread_mutex_lock(&s->lock);
+    far_store_withdraw(s, slab, (uint32_t)((entering - far_slab_base(s, slab)) / slab->class->size));
+    assert_true(far_store_take_invalid_free(s) != 0);
+    pthread_mutex_unlock(&s->lock);
+    close_rig_with_held_blocks(&r);
+}
+
+
 /* Sweeps the own blocks, and releases them before the end of the sweep is recorded, as a handle does that is closed at
  * this moment. */
 static int sweep_and_release(far_task *t, void *arg) {
@@ -410,5 +443,3 @@ TEST(an_index_created_during_the_walk_loses_nothing) {
     for (unsigned i = 0; i < 8; i++)
         create_during_walk(20 + i, kinds[i / 2], i % 2);
 }
-
-
