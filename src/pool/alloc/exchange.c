@@ -260,49 +260,13 @@ static uint32_t count_permitted_blocks(const far_store *s, const block_search *b
 }
 
 
-static bool has_page_in_use(const uint64_t pages[FAR_BLOCK_PAGES]) {
-    uint64_t any = 0;
-    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
-        any |= pages[p];
-    return any != 0;
-}
-
-
-/* Gives back a block that this handle has just taken, if one of its pages is in use. Its entry was damaged, and using
- * the block would overwrite objects. A check reports the entry. The page words are read again, because the first READ
- * may have taken effect before the CAS, while another handle owned the block. `word` is the entry before the CAS.
- * Returns 1 if the block was given back. */
-static int give_back_if_in_use(far_task *t, far_block_id id, uint64_t word, uint64_t pages[FAR_BLOCK_PAGES]) {
-    const far_block_state mine = far_own_block_state(t), before = far_block_unpack(word);
-    uint64_t taken = far_block_pack(&mine);
-    if (!has_page_in_use(pages))
-        return 0;
-    far_read(t, far_block_page(far_geometry_of(t), id, 0), pages, FAR_BLOCK_PAGES * 8);
-    int err = far_wait(t);
-    if (err < 0 || !has_page_in_use(pages))
-        return err;
-    err = far_block_cas_state(t, id, &taken, &before);
-    return err < 0 ? err : 1;
-}
-
-
-/* Adds a block that this handle has just taken to the store, unless its pages are in use. Returns 1 if it was added. */
-static int accept_taken_block(far_task *t, far_block_id id, uint64_t word, uint64_t pages[FAR_BLOCK_PAGES]) {
-    int err = give_back_if_in_use(t, id, word, pages);
-    return err != 0 ? (err < 0 ? err : 0) : record_taken_block(t, id, far_block_unpack(word).used);
-}
-
-
 /* Takes some of the free blocks of the current window. The choice is random, so that handles that search at the same
  * time rarely compete for the same block. Returns 1 if it took a block. */
 static int take_random_blocks(far_task *t, block_search *b, uint32_t permitted) {
     far_store *s = far_store_of(t);
     const far_block_state mine = far_own_block_state(t);
-    far_scratch_mark mark = far_scratch_here(t);
-    uint64_t old[TAKE_MAX], (*pages)[FAR_BLOCK_PAGES] = far_scratch(t, TAKE_MAX * sizeof(*pages));
+    uint64_t old[TAKE_MAX];
     uint32_t *at = b->free, taken = 0;
-    if (!pages)
-        return far_fail(FAR_ERR_NO_MEMORY, "no local memory to read page words");
     pthread_mutex_lock(&s->lock);
     uint32_t wanted = s->handshake.release_blocks ? 1 : 1 + s->lists.block_count / 8;
     pthread_mutex_unlock(&s->lock);
@@ -312,19 +276,17 @@ static int take_random_blocks(far_task *t, block_search *b, uint32_t permitted) 
         uint32_t pick = i + (uint32_t)(far_task_random(t) % (b->free_count - i)), chosen = at[pick];
         at[pick] = at[i];
         at[i] = chosen;
-        const far_block_id id = {b->node, b->first.index + chosen};
-        far_cas(t, far_block_entry(far_geometry_of(t), id), b->entries[FAR_BLOCK_ENTRY_WORDS * (size_t)chosen],
-                far_block_pack(&mine), &old[i]);
-        far_read(t, far_block_page(far_geometry_of(t), id, 0), pages[i], sizeof(pages[i]));
+        far_cas(t, far_block_entry(far_geometry_of(t), (far_block_id){b->node, b->first.index + chosen}),
+                b->entries[FAR_BLOCK_ENTRY_WORDS * (size_t)chosen], far_block_pack(&mine), &old[i]);
     }
     int result = far_wait(t), err = result;
     for (uint32_t i = 0; i < wanted && err == 0; i++)
         if (old[i] == b->entries[FAR_BLOCK_ENTRY_WORDS * (size_t)at[i]]) {
-            int added = accept_taken_block(t, (far_block_id){b->node, b->first.index + at[i]}, old[i], pages[i]);
-            result = result < 0 || added == 0 ? result : added;
-            taken += added != 0;
+            int added =
+                record_taken_block(t, (far_block_id){b->node, b->first.index + at[i]}, far_block_unpack(old[i]).used);
+            result = result < 0 ? result : added;
+            taken++;
         }
-    far_scratch_back(t, mark);
     pthread_mutex_lock(&s->lock);
     if (count_free_blocks(b) - taken > s->headroom[b->node].blocks)
         far_headroom_set_free_blocks(s, b->node, count_free_blocks(b) - taken);
